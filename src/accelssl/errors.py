@@ -1,0 +1,14 @@
+"""The one exception that means: the input is at fault, and here is what to do."""
+
+
+class UserError(Exception):
+    """Bad input. Says what is wrong with the values, then what to do; the command line exits with 2.
+
+    Raise it for anything a user can cause (paths, options, files, sizes). Anything else that goes
+    wrong is a bug of ours and keeps its traceback.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} {remedy}")
+        self.what = what
+        self.remedy = remedy

@@ -1,0 +1,50 @@
+"""The checkout, the wheel's package list and the import layers agree."""
+
+import ast
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = ("pipeline", "model", "train", "benchmarks")
+ALLOWED = {
+    "pipeline": {"errors"},
+    "model": {"errors"},
+    "train": {"errors", "pipeline", "model"},
+    "benchmarks": {"errors", "pipeline", "model", "train"},
+}
+
+
+def folders() -> set[str]:
+    inits = (init for top in CODE for init in (ROOT / top).rglob("__init__.py"))
+    return {"accelssl." + ".".join(i.parent.relative_to(ROOT).parts) for i in inits}
+
+
+def test_every_folder_is_packaged() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert set(config["packages"]) == folders() | {"accelssl"}
+
+
+@pytest.mark.parametrize("top", CODE)
+def test_imports_point_one_way(top: str) -> None:
+    allowed = ALLOWED[top] | {top}
+    for path in (ROOT / top).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.ImportFrom(module=str(module)):
+                    names = [module]
+                case ast.Import(names=aliases):
+                    names = [alias.name for alias in aliases]
+                case _:
+                    continue
+            for name in names:
+                head, _, rest = name.partition(".")
+                assert head not in CODE, f"{path}:{node.lineno} imports top-level {head!r}"
+                if head == "accelssl":
+                    assert rest.split(".")[0] in allowed, f"{path}:{node.lineno} imports {name}"
+
+
+def test_nothing_is_imported_twice() -> None:
+    assert not set(CODE) & set(sys.modules)
