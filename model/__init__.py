@@ -1,0 +1,1 @@
+"""Tokens to a loss: works without a GPU, DALI or Triton."""

@@ -1,0 +1,1 @@
+"""Bytes on disk to compressed tokens on the device."""

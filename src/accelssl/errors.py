@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """Bad input. Says what is wrong with the values, then what to do; the command line exits with 2.
+    """Bad input: what is wrong with the values, then what to do. The command line exits with 2.
 
     Raise it for anything a user can cause (paths, options, files, sizes). Anything else that goes
     wrong is a bug of ours and keeps its traceback.

@@ -1,0 +1,1 @@
+"""How good a representation is: uncompressed, on features of the backbone."""

@@ -1,0 +1,60 @@
+"""SimCLR: two views of an image attract, views of different images repel.
+
+Shapes: N images on this rank, 2N views, D width, E projected width.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from accelssl.model.heads import ProjectionHead
+from accelssl.model.tokens import Tokens
+from accelssl.model.vit import Encoder
+
+
+def nt_xent(z_q_NE: Tensor, z_k_NE: Tensor, temperature: float) -> Tensor:
+    """Normalised-temperature cross entropy, mean over the 2N views, in float32.
+
+    Each view is to pick its partner among the other 2N - 1 views by cosine similarity; itself is
+    excluded (Chen et al., ICML 2020, equation 1; google-research/simclr, objective.py).
+    """
+    with torch.autocast(z_q_NE.device.type, enabled=False):
+        z = F.normalize(torch.cat([z_q_NE, z_k_NE]).float(), dim=1)
+        views = len(z)
+        logits = z @ z.T / temperature
+        itself = torch.eye(views, dtype=torch.bool, device=z.device)
+        partner = torch.arange(views, device=z.device).roll(views // 2)
+        return F.cross_entropy(logits.masked_fill(itself, float("-inf")), partner)
+
+
+class SimCLR(nn.Module):
+    """The two views go through one encoder and one head; NT-Xent with temperature T.
+
+        h = encoder([q; k]), z = head(h), loss = nt_xent(z_q, z_k, T)
+
+    After ronghanghu/moco_v3_tpu (models.py, losses.py), SimCLR's setting for ViTs. Deviations:
+    both views are stacked into one batch, so that the head's batch norm sees 2N views at once, as
+    in the first paper's code; the loss is a mean, theirs the same mean written in two halves.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        head_hidden: int = 4096,
+        head_out: int = 256,
+        temperature: float = 0.1,
+        freeze_patch_embed: bool = True,
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(model, freeze_patch_embed)
+        self.head = ProjectionHead(self.encoder.width, head_hidden, head_out)
+        self.temperature = temperature
+
+    def forward(self, query: Tokens, key: Tokens) -> Tensor:
+        """The loss of a batch of pairs. Both views have the same p and the same keep."""
+        values_2NLV = torch.cat([query.values_NLV, key.values_NLV])
+        keep_idx_2NL = torch.cat([query.keep_idx_NL, key.keep_idx_NL])
+        features_2ND = self.encoder(values_2NLV, keep_idx_2NL, query.p, query.grid)
+        z_q_NE, z_k_NE = self.head(features_2ND).chunk(2)
+        return nt_xent(z_q_NE, z_k_NE, self.temperature)

@@ -1,0 +1,63 @@
+"""Compression(p, drop): how many tokens of an image the network sees. Integers only, no torch."""
+
+from dataclasses import dataclass
+
+from accelssl.errors import UserError
+
+BASE_SIDE = 16
+CHANNELS = 3
+TOKEN_VALUES = CHANNELS * BASE_SIDE * BASE_SIDE
+PATCH_SIDES = (16, 20, 24, 30, 40, 48)
+
+
+@dataclass(frozen=True)
+class Compression:
+    """Patch side `p` in pixels and the fraction `drop` of patches removed (paper, section 4).
+
+    Raises UserError when p is not one of PATCH_SIDES or drop is outside [0, 1).
+    """
+
+    p: int
+    drop: float
+
+    def __post_init__(self) -> None:
+        if self.p not in PATCH_SIDES:
+            raise UserError(
+                f"Patch side {self.p} is not supported.",
+                f"Use one of {', '.join(map(str, PATCH_SIDES))}.",
+            )
+        if not 0 <= self.drop < 1:
+            raise UserError(
+                f"Drop {self.drop} is not a fraction that keeps patches.",
+                "Use 0 <= drop < 1, for example 0.5.",
+            )
+
+    def grid(self, size: int) -> int:
+        """Patches along a side of a `size`-pixel crop. UserError when p does not divide it."""
+        if size % self.p:
+            raise UserError(
+                f"A crop of {size} px cannot be cut into {self.p} px patches.",
+                f"Use a size divisible by {self.p}: 240 is divisible by every patch side.",
+            )
+        return size // self.p
+
+    def keep(self, size: int) -> int:
+        """Patch tokens kept, floor((1 - drop) S): 196 patches at drop .9 keep 19.
+
+        UserError when nothing would be left. The CLS token is never dropped and not counted.
+        """
+        patches = self.grid(size) ** 2
+        # 1 - .9 is .09999...: without the epsilon, 100 patches at drop .9 would keep 9.
+        kept = int((1 - self.drop) * patches + 1e-9)
+        if kept < 1:
+            raise UserError(
+                f"Drop {self.drop} leaves none of the {patches} patches (p = {self.p}, {size} px).",
+                f"Use a drop of at most {1 - 1 / patches:.4f}, or a smaller patch side.",
+            )
+        return kept
+
+    def __str__(self) -> str:
+        return f"p{self.p} d{self.drop:g}"
+
+
+UNCOMPRESSED = Compression(BASE_SIDE, 0.0)

@@ -1,0 +1,151 @@
+"""The definition of the fused op, in plain torch; also the path for machines without a GPU.
+
+Shapes: N crops, H = W pixels, L kept patches, V = 768 values a token. Colours are float32 in
+[0, 1], clamped after each step of the jitter and never rounded in between: torchvision's float
+semantics (hue in HSV, contrast about the crop's mean gray, blur with reflected borders).
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from accelssl.pipeline.compress.augmentation import JITTER_ORDERS, Column
+from accelssl.pipeline.compress.shrink import shrink_matrix
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+GRAY_WEIGHTS = (0.2989, 0.587, 0.114)
+# 17 taps: four standard deviations of the widest blur (2 px), beyond which lies 6e-5 of the weight.
+BLUR_RADIUS = 8
+
+
+def augment_patchify(crops_NHWC: Tensor, params_NP: Tensor, keep_idx_NL: Tensor, p: int) -> Tensor:
+    """tokens_NLV, float32: augment, normalise, cut into patches, keep, shrink to 16 x 16."""
+    images_NCHW = normalise(augment(crops_NHWC, params_NP))
+    return shrink(kept_patches(images_NCHW, keep_idx_NL, p))
+
+
+def augment(crops_NHWC: Tensor, params_NP: Tensor) -> Tensor:
+    """images_NCHW in [0, 1]: jitter, gray, blur, solarize, flip, as params_NP says (Column)."""
+    images = crops_NHWC.permute(0, 3, 1, 2).contiguous().float() / 255
+    jitter(images, params_NP)
+    _where(images, params_NP[:, Column.GRAY], lambda group: gray(group).expand_as(group))
+    blur(images, params_NP[:, Column.SIGMA])
+    _where(images, params_NP[:, Column.SOLARIZE], solarize)
+    _where(images, params_NP[:, Column.FLIP], lambda group: group.flip(-1))
+    return images
+
+
+def _where(images_NCHW: Tensor, flag_N: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    chosen = flag_N > 0
+    images_NCHW[chosen] = change(images_NCHW[chosen])
+
+
+def jitter(images_NCHW: Tensor, params_NP: Tensor) -> None:
+    """Colour jitter in place; samples that share an order of the four steps go together."""
+    orders = params_NP[:, Column.ORDER]
+    for order in sorted(set(orders.tolist())):
+        if order >= 0:
+            chosen = orders == order
+            group, params = images_NCHW[chosen], params_NP[chosen]
+            for column in JITTER_ORDERS[int(order)]:
+                group = _JITTER[column](group, params[:, column, None, None, None])
+            images_NCHW[chosen] = group
+
+
+def adjust_brightness(images_NCHW: Tensor, factor_N111: Tensor) -> Tensor:
+    """torchvision's adjust_brightness: a blend with black."""
+    return (images_NCHW * factor_N111).clamp_(0, 1)
+
+
+def adjust_contrast(images_NCHW: Tensor, factor_N111: Tensor) -> Tensor:
+    """torchvision's adjust_contrast: a blend with the mean gray of the crop."""
+    mean = gray(images_NCHW).mean(dim=(1, 2, 3), keepdim=True)
+    return torch.lerp(mean, images_NCHW, factor_N111).clamp_(0, 1)
+
+
+def adjust_saturation(images_NCHW: Tensor, factor_N111: Tensor) -> Tensor:
+    """torchvision's adjust_saturation: a blend with the grays."""
+    return torch.lerp(gray(images_NCHW), images_NCHW, factor_N111).clamp_(0, 1)
+
+
+def adjust_hue(images_NCHW: Tensor, turn_N111: Tensor) -> Tensor:
+    """torchvision's adjust_hue: turns the hue of HSV by a fraction of the circle.
+
+    Value v and chroma c stay. With h in sixths of the circle, channel n (5 red, 3 green, 1 blue)
+    is v - c clamp(min(k, 4 - k), 0, 1), k = (n + h) mod 6: HSV to RGB without its six cases.
+    """
+    r, g, b = images_NCHW.unbind(1)
+    v, chroma = images_NCHW.amax(1), images_NCHW.amax(1) - images_NCHW.amin(1)
+    safe = torch.where(chroma > 0, chroma, 1)
+    h = torch.where(v == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
+    h = torch.where(v == r, (g - b) / safe, h)
+    n_C11 = torch.tensor([5.0, 3.0, 1.0], device=v.device).view(3, 1, 1)
+    k = (h[:, None] + n_C11 + 6 * turn_N111).remainder_(6)
+    return v[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp_(0, 1)
+
+
+_JITTER: dict[Column, Callable[[Tensor, Tensor], Tensor]] = {
+    Column.BRIGHTNESS: adjust_brightness,
+    Column.CONTRAST: adjust_contrast,
+    Column.SATURATION: adjust_saturation,
+    Column.HUE: adjust_hue,
+}
+
+
+def gray(images_NCHW: Tensor) -> Tensor:
+    """torchvision's rgb_to_grayscale, one channel."""
+    r, g, b = images_NCHW.unbind(1)
+    red, green, blue = GRAY_WEIGHTS
+    return (r * red).add_(g, alpha=green).add_(b, alpha=blue)[:, None]
+
+
+def solarize(images_NCHW: Tensor) -> Tensor:
+    """Inverts what would round to 128 or more, Pillow's threshold."""
+    return torch.where(images_NCHW >= 0.5, 1 - images_NCHW, images_NCHW)
+
+
+def blur(images_NCHW: Tensor, sigma_N: Tensor) -> None:
+    """torchvision's gaussian_blur, in place: a sigma for each sample, 0 for none."""
+    chosen = sigma_N > 0
+    if not chosen.any():
+        return
+    offsets = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device=sigma_N.device)
+    weights_NK = torch.exp(-0.5 * (offsets / sigma_N[chosen, None]) ** 2)
+    weights_NK = weights_NK / weights_NK.sum(1, keepdim=True)
+    group = images_NCHW[chosen]
+    n, c, height, width = group.shape
+    taps = weights_NK.repeat_interleave(c, 0)[:, None, None]
+    planes = F.pad(group.view(1, n * c, height, width), [BLUR_RADIUS] * 4, mode="reflect")
+    rows = F.conv2d(planes, taps, groups=n * c)
+    images_NCHW[chosen] = F.conv2d(rows, taps.mT, groups=n * c).view(group.shape)
+
+
+def normalise(images_NCHW: Tensor) -> Tensor:
+    """ImageNet's mean and standard deviation, in place."""
+    mean, std = (torch.tensor(x, device=images_NCHW.device) for x in (IMAGENET_MEAN, IMAGENET_STD))
+    return images_NCHW.sub_(mean.view(3, 1, 1)).div_(std.view(3, 1, 1))
+
+
+def kept_patches(images_NCHW: Tensor, keep_idx_NL: Tensor, p: int) -> Tensor:
+    """patches_NLCpp: the kept p x p patches, rows and columns of the grid in row-major order."""
+    n, c, height, width = images_NCHW.shape
+    grid = images_NCHW.view(n, c, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)
+    row, column = keep_idx_NL // (width // p), keep_idx_NL % (width // p)
+    return grid[torch.arange(n, device=row.device)[:, None], row, column]
+
+
+def shrink(patches_NLCpp: Tensor) -> Tensor:
+    """tokens_NLV in the order of a flattened convolution weight: channel, row, column."""
+    p = patches_NLCpp.shape[-1]
+    matrix = _shrink_tensor(p, patches_NLCpp.device)
+    small = patches_NLCpp if p == 16 else matrix @ patches_NLCpp @ matrix.T
+    return small.flatten(2)
+
+
+@cache
+def _shrink_tensor(p: int, device: torch.device) -> Tensor:
+    return torch.tensor(shrink_matrix(p), dtype=torch.float32, device=device)

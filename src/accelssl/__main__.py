@@ -1,0 +1,5 @@
+"""python -m accelssl"""
+
+from accelssl.cli import main
+
+main()

@@ -1,0 +1,176 @@
+"""The door: commands that parse, call one function and print the outcome. Heavy imports wait."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from accelssl.errors import UserError
+
+app = typer.Typer(
+    help="Self-supervised pretraining of Vision Transformers at a quarter of the cost.",
+    epilog="A first run on real photographs, nothing to download: accelssl demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Run = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU if there is one.")]
+
+
+def main() -> None:
+    """Entry point: bad input is one sentence on what is wrong, one on what to do, exit code 2."""
+    # Must be set before CUDA starts: with the default of 8 hardware queues, the decoder's streams
+    # and the training stream wait for each other.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    try:
+        app()
+    except UserError as error:
+        sys.stdout.flush()
+        print(f"error: {error.what}\n{error.remedy}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@app.command("shard-imagenet", epilog="Example: accelssl shard-imagenet ~/imagenet shards")
+def shard_imagenet(
+    source: Annotated[
+        Path,
+        typer.Argument(help="Folder with train/<class>/* and, if any, val/<class>/*."),
+    ],
+    out: Annotated[Path, typer.Argument(help="Folder of the shard set; must not hold one.")],
+    seed: Annotated[int, typer.Option(help="Seed of the global shuffle.")] = 0,
+    workers: Annotated[int, typer.Option(help="Files verified at a time; 0: all cores.")] = 0,
+) -> None:
+    """Pack an image folder into verified, shuffled WebDataset shards for training."""
+    from rich.progress import Progress
+
+    from accelssl.pipeline.imagenet import shard_images
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task("verifying and writing", total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        report = shard_images(source, out, seed=seed, workers=workers or None, progress=show)
+    print(report)
+
+
+@app.command(
+    epilog="Example: accelssl train --algo simclr --data shards --out run --budget 0.2M "
+    "--model vit_small_patch16_224 --patch 30 --drop 0.5"
+)
+def train(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    data: Annotated[Path | None, typer.Option(help="Folder of the shard set.")] = None,
+    algo: Annotated[str, typer.Option(help="Method: simclr.")] = "simclr",
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Compute to spend in units (forward passes at 224 px), e.g. 0.2M."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")
+    ] = None,
+    patch: Annotated[int | None, typer.Option(help="Patch side in pixels [30].")] = None,
+    drop: Annotated[float | None, typer.Option(help="Fraction of patches dropped [0.5].")] = None,
+    schedule: Annotated[
+        Path | None, typer.Option(help="JSON list of stages, instead of --patch and --drop.")
+    ] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="Settings for thousands, not millions, of images.")
+    ] = False,
+    size: Annotated[int | None, typer.Option(help="Side of the crops in pixels [240].")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images in a step [512].")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate for 256 images.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="AdamW's weight decay.")] = None,
+    warmup: Annotated[float | None, typer.Option(help="Share of the budget.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of the loss.")] = None,
+    min_area: Annotated[float | None, typer.Option(help="Smallest crop's share of area.")] = None,
+    head_hidden: Annotated[int | None, typer.Option(help="Width of the head.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, crops and order [0].")] = None,
+    eval_every: Annotated[
+        float | None, typer.Option(help="Evaluate each time this share of the budget is spent.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="bf16, fp32 or auto (bf16 on a GPU).")] = "auto",
+    threads: Annotated[int, typer.Option(help="Decoding threads; 0: all cores.")] = 0,
+    device: Device = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    baseline: Annotated[
+        bool, typer.Option(help="Time uncompressed steps at the end, for the speed-up.")
+    ] = True,
+) -> None:
+    """Pretrain a Vision Transformer on a shard set until the budget is spent."""
+    from accelssl.train.command import train_command
+
+    options: dict[str, Any] = {
+        "model": model,
+        "size": size,
+        "batch": batch,
+        "base_lr": lr,
+        "weight_decay": weight_decay,
+        "warmup": warmup,
+        "temperature": temperature,
+        "min_area": min_area,
+        "head_hidden": head_hidden,
+        "seed": seed,
+        "eval_every": eval_every,
+    }
+    stopped_by = train_command(
+        out=out,
+        data=data,
+        algo=algo,
+        budget=budget,
+        compression=(patch, drop, schedule),
+        small=small,
+        options=options,
+        machine=(device, precision, threads),
+        resume=resume,
+        baseline=baseline,
+    )
+    if stopped_by:
+        _stop(f"Stopped; continue with: accelssl train --out {out} --resume", 128 + stopped_by)
+
+
+@app.command(epilog="Example: accelssl evaluate run --data shards --protocol nn")
+def evaluate(
+    run: Run,
+    data: Annotated[Path | None, typer.Option(help="Shard set [the run's own].")] = None,
+    protocol: Annotated[str, typer.Option(help="nn: nn1 and knn20.")] = "nn",
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Nearest-neighbour accuracy of a run, beside its untrained network and raw pixels."""
+    from accelssl.train.command import evaluate_command
+
+    print(evaluate_command(run, data, protocol, device, as_json))
+
+
+@app.command(epilog="Example: accelssl report run")
+def report(run: Run) -> None:
+    """Write the report of a run: RUN/report.html."""
+    from accelssl.train.report import write_report
+
+    print(write_report(run))
+
+
+@app.command(epilog="Example: accelssl demo")
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for pictures, shards and run.")] = Path("demo"),
+    budget: Annotated[str, typer.Option(help="Compute to spend, in units.")] = "16k",
+    device: Device = "auto",
+) -> None:
+    """The whole way on a few real photographs: shards, training, evaluation, report."""
+    from accelssl.train.demo import run_demo
+
+    run_demo(out, budget, device)
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise typer.Exit(code)

@@ -1,0 +1,520 @@
+"""Sharding an image folder: nothing is lost, what is written decodes, the bytes are repeatable."""
+
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tarfile
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from accelssl.errors import UserError
+from accelssl.pipeline.imagenet import ShardingReport, shard_images
+from accelssl.pipeline.jpeg_header import why_not_plain
+from accelssl.pipeline.shards import open_shards
+
+ODD_IMAGES = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "odd_images.tar"
+
+
+def picture(seed: int, width: int = 64, height: int = 48) -> Image.Image:
+    coarse = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def encoded(image: Image.Image, form: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def jpeg(seed: int) -> bytes:
+    return encoded(picture(seed), "JPEG")
+
+
+def put(root: Path, path: str, data: bytes) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_bytes(data)
+
+
+def make_folder(root: Path, classes: int, train: int, val: int = 0) -> Path:
+    for label in range(classes):
+        for split, count in (("train", train), ("val", val)):
+            for i in range(count):
+                data = jpeg(label * 1000 + i + (500 if split == "val" else 0))
+                put(root, f"{split}/c{label:02d}/{i}.jpg", data)
+    return root
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("folder"), classes=8, train=12, val=3)
+
+
+def hashes(out: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in out.iterdir()}
+
+
+def shard_one_class(
+    tmp_path: Path, files: dict[str, bytes]
+) -> tuple[ShardingReport, dict[str, bytes], dict[str, str]]:
+    """Shards files as one class; returns report, image bytes by name, quarantine reason by name."""
+    for name, data in files.items():
+        put(tmp_path / "in", f"train/only/{name}", data)
+    report = shard_images(tmp_path / "in", tmp_path / "out", workers=1)
+    images = {}
+    for path in sorted((tmp_path / "out").glob("*.tar")):
+        with tarfile.open(path) as tar:
+            content = {m.name: file.read() for m in tar if (file := tar.extractfile(m))}
+        for name, data in content.items():
+            key, _, ext = name.partition(".")
+            if ext == "jpg":
+                images[json.loads(content[f"{key}.json"])["name"]] = data
+    rows = (tmp_path / "out" / "quarantine.tsv").read_text().splitlines()[1:]
+    return report, images, {row.split("\t")[2]: row.split("\t")[3] for row in rows}
+
+
+def test_counts_and_checksums_of_the_manifest_are_those_of_the_files(
+    folder: Path, tmp_path: Path
+) -> None:
+    report = shard_images(folder, tmp_path / "set", samples_per_shard=40, workers=1)
+    manifest = json.loads((tmp_path / "set" / "manifest.json").read_text())
+    assert manifest["classes"] == [f"c{n:02d}" for n in range(8)]
+    for split, counts in (("train", [40, 40, 16]), ("val", [24])):
+        shards = manifest["splits"][split]["shards"]
+        assert [shard["samples"] for shard in shards] == counts
+        assert report.splits[split].written == sum(counts)
+        for shard in shards:
+            for suffix in ("tar", "idx"):
+                data = (tmp_path / "set" / f"{shard['name']}.{suffix}").read_bytes()
+                assert shard[f"{suffix}_bytes"] == len(data)
+                assert shard[f"{suffix}_sha256"] == hashlib.sha256(data).hexdigest()
+    assert report.images == 120
+    assert report.images_per_s > 0
+
+
+def test_the_number_of_workers_does_not_change_a_byte(folder: Path, tmp_path: Path) -> None:
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        shard_images(folder, out, seed=3, samples_per_shard=10, workers=workers)
+    assert hashes(tmp_path / "1") == hashes(tmp_path / "2")
+
+
+def test_another_seed_is_another_order_of_the_same_samples(folder: Path, tmp_path: Path) -> None:
+    samples = []
+    for seed in (0, 1):
+        shard_images(folder, tmp_path / str(seed), seed=seed, workers=1)
+        split = open_shards(tmp_path / str(seed)).split("train")
+        samples.append([split.read(i) for i in range(len(split))])
+    assert samples[0] != samples[1]
+    assert sorted(samples[0]) == sorted(samples[1])
+
+
+def test_the_first_samples_are_a_fair_draw_of_all_classes(folder: Path, tmp_path: Path) -> None:
+    shard_images(folder, tmp_path / "set", samples_per_shard=24, workers=1)
+    split = open_shards(tmp_path / "set").split("train")
+    for first in (0, 24, 48, 72):  # each shard, not only the set
+        share = np.bincount([split.read(i)[1] for i in range(first, first + 24)], minlength=8) / 24
+        entropy = -sum(p * np.log(p) for p in share if p)
+        assert entropy > 0.8 * np.log(8)  # 24 fair draws: 0.93; class-ordered shards: 0.33
+
+
+def test_headers_hold_nothing_but_the_files(folder: Path, tmp_path: Path) -> None:
+    shard_images(folder, tmp_path / "set", workers=1)
+    data = (tmp_path / "set" / "val-000000.tar").read_bytes()
+    assert data[257:265] == b"ustar\x0000"
+    assert len(data) % 10240 == 0
+    with tarfile.open(tmp_path / "set" / "val-000000.tar") as tar:
+        for member in tar:
+            assert (member.mtime, member.uid, member.gid, member.mode) == (0, 0, 0, 0o644)
+            assert (member.uname, member.gname, member.type) == ("", "", tarfile.REGTYPE)
+
+
+def test_labels_follow_the_classes_of_train_even_where_val_lacks_some(tmp_path: Path) -> None:
+    for path in ("train/b/0.jpg", "train/a/0.jpg", "train/c/0.jpg", "val/c/0.jpg"):
+        put(tmp_path / "in", path, jpeg(1))
+    shard_images(tmp_path / "in", tmp_path / "out", workers=1)
+    shards = open_shards(tmp_path / "out")
+    assert shards.classes == ("a", "b", "c")
+    assert shards.split("val").read(0)[1] == 2
+
+
+def test_plain_jpegs_keep_their_bytes(tmp_path: Path) -> None:
+    files = {
+        "baseline.jpg": jpeg(1),
+        "progressive.JPEG": encoded(picture(2), "JPEG", progressive=True),
+        "gray.Jpg": encoded(picture(3).convert("L"), "JPEG"),
+        "full_chroma.jpg": encoded(picture(4), "JPEG", subsampling=0),
+        "restarts.jpg": encoded(picture(5), "JPEG", restart_marker_blocks=2),
+        "with a space, v1.2.jpg": jpeg(6),
+        "upright.jpg": with_orientation(picture(7), 1),
+        "comment.jpg": encoded(picture(8), "JPEG", comment=b"x" * 3000),
+        "trailing.jpg": jpeg(9) + b"trailing bytes",
+    }
+    report, images, quarantined = shard_one_class(tmp_path, files)
+    assert not quarantined
+    assert report.splits["train"].transcoded == {}
+    assert images == files
+
+
+def with_orientation(image: Image.Image, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(image, "JPEG", exif=exif)
+
+
+def test_other_images_become_jpegs_that_look_the_same(tmp_path: Path) -> None:
+    rgba = picture(3).convert("RGBA")
+    rgba.putalpha(200)
+    files = {
+        "png_named.jpg": encoded(picture(1), "PNG"),
+        "cmyk.jpg": encoded(picture(2).convert("CMYK"), "JPEG", quality=95),
+        "alpha.png": encoded(rgba, "PNG"),
+        "palette.png": encoded(picture(4).convert("L").quantize(256), "PNG"),
+        "bitmap.bmp": encoded(picture(5), "BMP"),
+        "web.webp": encoded(picture(6), "WEBP"),
+    }
+    report, images, quarantined = shard_one_class(tmp_path, files)
+    assert not quarantined
+    assert sum(report.splits["train"].transcoded.values()) == len(files)
+    assert report.splits["train"].transcoded["CMYK"] == 1
+    for name, data in images.items():
+        expected = np.asarray(Image.open(io.BytesIO(files[name])).convert("RGB"), np.int16)
+        stored = Image.open(io.BytesIO(data))
+        assert (stored.format, stored.mode) == ("JPEG", "RGB")
+        error = np.abs(np.asarray(stored, np.int16) - expected)
+        assert error.mean() < 1.5, name
+
+
+def test_sixteen_bit_gray_is_scaled_rather_than_clipped(tmp_path: Path) -> None:
+    ramp = np.tile(np.linspace(0, 65535, 64, dtype=np.uint16), (48, 1))
+    _, images, _ = shard_one_class(tmp_path, {"deep.png": encoded(Image.fromarray(ramp), "PNG")})
+    stored = np.asarray(Image.open(io.BytesIO(images["deep.png"])).convert("L"), np.int16)
+    assert np.abs(stored - (ramp >> 8)).max() <= 3
+
+
+# EXIF 2.3, tag 0x0112, as what brings the stored picture upright.
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_exif_rotation_is_applied_once_and_for_all(tmp_path: Path, orientation: int) -> None:
+    data = with_orientation(picture(orientation), orientation)
+    report, images, _ = shard_one_class(tmp_path, {"turned.jpg": data})
+    assert report.splits["train"].transcoded == {"EXIF orientation": 1}
+    stored = Image.open(io.BytesIO(images["turned.jpg"]))
+    assert stored.getexif().get(0x0112, 1) == 1
+    expected = Image.open(io.BytesIO(data)).transpose(UPRIGHT[orientation])
+    assert stored.size == expected.size
+    error = np.abs(np.asarray(stored, np.int16) - np.asarray(expected, np.int16))
+    assert error.mean() < 1.5
+
+
+def test_a_broken_exif_block_neither_warns_nor_loses_the_picture(tmp_path: Path) -> None:
+    block = b"Exif\0\0" + b"\xff" * 20
+    data = jpeg(1)
+    broken = data[:2] + b"\xff\xe1" + struct.pack(">H", len(block) + 2) + block + data[2:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, images, quarantined = shard_one_class(tmp_path, {"exif.jpg": broken})
+    assert not quarantined
+    stored, original = (Image.open(io.BytesIO(b)) for b in (images["exif.jpg"], data))
+    error = np.abs(np.asarray(stored, np.int16) - np.asarray(original, np.int16))
+    assert error.mean() < 1.5
+
+
+def bomb(side: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", b"x") + chunk(b"IEND", b"")
+
+
+def test_what_does_not_decode_is_named_with_the_reason_and_the_rest_goes_on(tmp_path: Path) -> None:
+    whole = encoded(picture(1, 200, 150), "JPEG")
+    bad = {f"cut_{cut}.jpg": whole[: len(whole) * cut // 100] for cut in range(5, 100, 5)}
+    bad |= {
+        "cut_progressive.jpg": encoded(picture(2), "JPEG", progressive=True)[:-200],
+        "empty.jpg": b"",
+        "garbage.jpg": bytes(range(256)) * 4,
+        "page.jpg": b"<!DOCTYPE html><title>404</title>",
+        "cut.png": encoded(picture(3), "PNG")[:-100],
+        "bomb.png": bomb(12_000),
+        "great_bomb.png": bomb(60_000),
+        "line\tand\nfeed.jpg": b"",
+    }
+    good = {f"good_{n}.jpg": jpeg(n) for n in range(5)}
+    report, images, quarantined = shard_one_class(tmp_path, bad | good)
+    assert images == good
+    escaped = {name.replace("\t", r"\t").replace("\n", r"\n") for name in bad}
+    assert quarantined.keys() == escaped
+    assert report.splits["train"].quarantined == len(bad)
+    assert report.splits["train"].written == len(good)
+    assert "truncated" in quarantined["cut_80.jpg"]
+    assert "empty" in quarantined["empty.jpg"]
+    assert "pixels" in quarantined["bomb.png"]
+    assert "pixels" in quarantined["great_bomb.png"]
+    assert not any("0x" in reason for reason in quarantined.values())  # repeatable
+
+
+def test_a_file_that_cannot_be_read_is_quarantined_too(tmp_path: Path) -> None:
+    put(tmp_path / "in", "train/only/good.jpg", jpeg(1))
+    (tmp_path / "in/train/only/dangling.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    report = shard_images(tmp_path / "in", tmp_path / "out", workers=1)
+    assert report.splits["train"].quarantined == 1
+    assert "dangling.jpg\tcannot be read" in report.quarantine.read_text()
+
+
+def test_a_shard_where_nothing_decodes_leaves_no_gap(tmp_path: Path) -> None:
+    for n in range(12):
+        put(tmp_path / "in", f"train/only/{n}.jpg", jpeg(n) if n % 3 else b"")
+    shard_images(tmp_path / "in", tmp_path / "out", samples_per_shard=1, workers=2)
+    assert sorted(p.name for p in (tmp_path / "out").glob("*.tar")) == [
+        f"train-{n:06d}.tar" for n in range(8)
+    ]
+    assert len(open_shards(tmp_path / "out").split("train")) == 8
+    assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_what_is_no_image_is_counted_as_ignored(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    ignored = ["notes.txt", "train/README", "train/only/._0.jpg", "train/only/labels.csv"]
+    for path in ["train/only/0.jpg", *ignored]:
+        put(root, path, jpeg(1))
+    (root / "train/only/nested.jpg").mkdir()
+    (root / "train/.cache").mkdir()
+    report = shard_images(root, tmp_path / "out", workers=1)
+    expected = {*ignored, "train/only/nested.jpg", "train/.cache"}
+    assert (report.ignored, set(report.ignored_examples)) == (len(expected), expected)
+    assert report.splits["train"].written == 1
+
+
+def test_progress_counts_up_to_the_number_of_images(folder: Path, tmp_path: Path) -> None:
+    for workers in (1, 2):
+        seen = [0]
+
+        def progress(done: int, total: int, seen: list[int] = seen) -> None:
+            assert seen[-1] <= done <= total == 120
+            seen.append(done)
+
+        shard_images(
+            folder,
+            tmp_path / str(workers),
+            samples_per_shard=10,
+            workers=workers,
+            progress=progress,
+        )
+        assert seen[-1] == 120
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ([], "no folder named train"),
+        (["0.jpg"], "no folder named train"),
+        (["train/0.jpg"], "no class folders"),
+        (["train/a/notes.txt"], "no images"),
+        (["train/a/0.jpg", "train/b/notes.txt"], "b has no images"),
+        (["train/a/0.jpg", "val/0.jpg"], "no class folders"),
+        (["train/a/0.jpg", "val/a/notes.txt"], "no images"),
+        (["train/a/0.jpg", "val/b/0.jpg"], "classes that train lacks: b"),
+    ],
+)
+def test_a_source_laid_out_otherwise_is_refused(
+    tmp_path: Path, files: list[str], named: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    for path in files:
+        put(tmp_path / "in", path, jpeg(1))
+    with pytest.raises(UserError, match=named) as caught:
+        shard_images(tmp_path / "in", tmp_path / "out", workers=1)
+    assert caught.value.remedy
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("source", ["nowhere", "file"])
+def test_a_source_that_cannot_be_read_is_refused(tmp_path: Path, source: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be read"):
+        shard_images(tmp_path / source, tmp_path / "out")
+
+
+def test_a_split_where_nothing_decodes_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "in", "train/a/0.jpg", b"")
+    with pytest.raises(UserError, match="None of the 1 images of train"):
+        shard_images(tmp_path / "in", tmp_path / "out", workers=1)
+    with pytest.raises(UserError, match="did not finish"):
+        open_shards(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "options", [{"workers": 0}, {"samples_per_shard": 0}, {"seed": -1}, {"workers": -2}]
+)
+def test_options_out_of_range_are_refused(
+    folder: Path, tmp_path: Path, options: dict[str, int]
+) -> None:
+    (name, value), *_ = options.items()
+    with pytest.raises(UserError, match=f"{name} is {value}"):
+        shard_images(folder, tmp_path / "out", **options)  # type: ignore[arg-type]
+
+
+def test_an_existing_set_is_never_written_to(folder: Path, tmp_path: Path) -> None:
+    shard_images(folder, tmp_path / "set", workers=1)
+    before = hashes(tmp_path / "set")
+    with pytest.raises(UserError, match="already holds a shard set"):
+        shard_images(folder, tmp_path / "set", workers=1)
+    assert hashes(tmp_path / "set") == before
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "train-000000.tar"])
+def test_files_of_others_are_never_touched(folder: Path, tmp_path: Path, name: str) -> None:
+    put(tmp_path / "out", name, b"precious")
+    with pytest.raises(UserError, match=name):
+        shard_images(folder, tmp_path / "out", workers=1)
+    assert [p.read_bytes() for p in (tmp_path / "out").iterdir()] == [b"precious"]
+
+
+def test_an_out_that_cannot_be_made_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"is not a folder|cannot be written"):
+        shard_images(folder, tmp_path / "file", workers=1)
+    with pytest.raises(UserError, match="cannot be written"):
+        shard_images(folder, tmp_path / "file" / "out", workers=1)
+
+
+JOB = """
+import os, resource, signal, sys
+from pathlib import Path
+from accelssl.errors import UserError
+from accelssl.pipeline.imagenet import shard_images
+
+def progress(done, total):
+    if done >= int(sys.argv[4]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[5]), resource.RLIM_INFINITY))
+    try:
+        shard_images(Path(sys.argv[1]), Path(sys.argv[2]), samples_per_shard=10,
+                     workers=int(sys.argv[3]), progress=progress)
+    except UserError as error:
+        sys.exit(f"refused: {error.what}")
+"""
+
+
+def run_job(
+    tmp_path: Path, source: Path, workers: int, kill_at: int = 10**9, largest_file: int = -1
+) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    arguments = [source, tmp_path / "out", workers, kill_at, largest_file]
+    return subprocess.run(
+        [sys.executable, script, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(("workers", "kill_at"), [(1, 1), (1, 55), (1, 120), (2, 10)])
+def test_a_killed_job_leaves_no_set_and_the_next_one_is_as_if_it_never_was(
+    folder: Path, tmp_path: Path, workers: int, kill_at: int
+) -> None:
+    # Its workers hold the pipe that this waits for: they end too.
+    assert run_job(tmp_path, folder, workers, kill_at).returncode == -signal.SIGKILL
+    assert list((tmp_path / "out").iterdir())
+    with pytest.raises(UserError, match="did not finish"):
+        open_shards(tmp_path / "out")
+    put(tmp_path / "out", "train-000099.tar", b"of an earlier run with smaller shards")
+    shard_images(folder, tmp_path / "out", samples_per_shard=10, workers=1)
+    shard_images(folder, tmp_path / "undisturbed", samples_per_shard=10, workers=1)
+    assert hashes(tmp_path / "out") == hashes(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_disk_that_refuses_more_is_a_clear_error(
+    folder: Path, tmp_path: Path, workers: int
+) -> None:
+    # A limit on the size of files fails in write() as a full disk does.
+    job = run_job(tmp_path, folder, workers, largest_file=20_000)
+    assert job.returncode == 1
+    assert job.stderr.startswith(f"refused: {tmp_path / 'out'} cannot be written: ")
+    assert len(job.stderr.splitlines()) == 1
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_worker_that_is_killed_is_a_clear_error(folder: Path, tmp_path: Path) -> None:
+    def kill_one(done: int, total: int) -> None:
+        for process in multiprocessing.active_children()[:1]:
+            process.kill()
+
+    with pytest.raises(UserError, match="worker process was killed"):
+        shard_images(folder, tmp_path / "out", samples_per_shard=2, workers=2, progress=kill_one)
+
+
+def test_an_interrupt_ends_the_workers(folder: Path, tmp_path: Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shard_images(folder, tmp_path / "out", samples_per_shard=2, workers=2, progress=interrupt)
+    assert not multiprocessing.active_children()
+
+
+def test_a_name_that_is_no_text_goes_through(tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "train" / "only"
+    folder.mkdir(parents=True)
+    try:
+        for name, data in ((b"\xff\xfe.jpg", jpeg(1)), (b"\xff.jpg", b"")):
+            Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(data)
+    except OSError:
+        pytest.skip("this file system takes only names that are text")
+    shard_images(tmp_path / "in", tmp_path / "out", workers=2)
+    assert len(open_shards(tmp_path / "out").split("train")) == 1
+    assert r"\udcff.jpg" in (tmp_path / "out" / "quarantine.tsv").read_text()
+
+
+def test_headers_that_decoders_disagree_about_are_not_plain() -> None:
+    plain = jpeg(1)
+    assert why_not_plain(plain) is None
+    assert why_not_plain(plain[:2] + b"\xff\x00" + plain[2:]) == "stray bytes in the header"
+    assert why_not_plain(plain.replace(b"\xff\xc0", b"\xff\xc9", 1)) is not None  # arithmetic
+    assert why_not_plain(plain.replace(b"\xff\xc4", b"\xff\xe4")) == "tables missing"
+    frame = plain.index(b"\xff\xc0")
+    assert why_not_plain(plain[: frame + 4] + b"\x0c" + plain[frame + 5 :]) == "12 bits"
+    for cut in random.Random(0).sample(range(len(plain)), 50):
+        assert why_not_plain(plain[:cut]) or plain[:cut].count(b"\xff\xda")
+
+
+@pytest.mark.skipif(not ODD_IMAGES.exists(), reason="needs the collection of odd images")
+def test_every_odd_image_is_written_or_quarantined(tmp_path: Path) -> None:
+    with tarfile.open(ODD_IMAGES) as tar:
+        names = [m.name for m in tar if m.isfile()]
+        tar.extractall(tmp_path / "in" / "train" / "odd", filter="data")
+    report = shard_images(tmp_path / "in", tmp_path / "out", workers=2)
+    train = report.splits["train"]
+    assert train.written + train.quarantined == len(names)
+    assert train.quarantined == 7
+    split = open_shards(tmp_path / "out").split("train")
+    for i in range(len(split)):
+        data, _ = split.read(i)
+        assert why_not_plain(data) is None
+        Image.open(io.BytesIO(data)).load()

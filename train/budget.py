@@ -1,0 +1,53 @@
+"""The clock of a run: units spent out of a budget. Everything scheduled is a function of it."""
+
+from dataclasses import dataclass
+
+from accelssl.errors import UserError
+
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+
+
+def parse_units(text: str) -> float:
+    """'0.2M', '50k' or '2e5' in units. UserError for anything else, and for nothing to spend."""
+    number, scale = text.strip(), ""
+    if number and number[-1].lower() in _SCALES:
+        number, scale = number[:-1], number[-1].lower()
+    try:
+        units = float(number) * _SCALES[scale]
+    except ValueError:
+        units = 0.0
+    if not 0 < units < float("inf"):
+        raise UserError(
+            f"Budget {text!r} is not an amount of compute.",
+            "Give units as a number with k or M, for example 0.2M.",
+        )
+    return units
+
+
+def format_units(units: float) -> str:
+    """212345.0 as '212k', 104e6 as '104M': three digits."""
+    for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if units >= scale:
+            return f"{units / scale:.3g}{suffix}"
+    return f"{units:.3g}"
+
+
+@dataclass
+class Budget:
+    """`spent` of `total` units. The last step may overshoot by less than one step."""
+
+    total: float
+    spent: float = 0.0
+
+    @property
+    def progress(self) -> float:
+        """Spent share of the budget, 0 to 1."""
+        return min(1.0, self.spent / self.total)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.spent >= self.total
+
+    def charge(self, images: int, sample_cost: float) -> None:
+        """One step of `images` images at `sample_cost` units each."""
+        self.spent += images * sample_cost

@@ -1,0 +1,68 @@
+"""Checkpoints: written whole or not at all, and enough to continue to the identical next loss."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelssl.errors import UserError
+from accelssl.pipeline.order import Position
+
+FORMAT = 1
+NAME = "checkpoint.pt"
+
+
+@dataclass
+class Checkpoint:
+    """State after `step` steps. position is the next unseen batch; digest names the shard set."""
+
+    step: int
+    spent: float
+    elapsed_s: float
+    images: int
+    position: Position
+    digest: str
+    objective: dict[str, Any]
+    optimizer: dict[str, Any]
+
+
+def save(run: Path, checkpoint: Checkpoint) -> None:
+    """Write RUN/checkpoint.pt through a temporary file. UserError when the disk refuses."""
+    state = vars(checkpoint) | {
+        "format": FORMAT,
+        "position": (checkpoint.position.epoch, checkpoint.position.batch),
+    }
+    partial = run / f"{NAME}.part"
+    try:
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(run / NAME)
+    except (OSError, RuntimeError) as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(
+            f"The checkpoint could not be written to {run} ({error}).",
+            "Free space there and continue with --resume; the previous checkpoint is intact.",
+        ) from error
+
+
+def load(run: Path) -> Checkpoint:
+    """Read RUN/checkpoint.pt onto the CPU. UserError when it is missing or unreadable."""
+    path = run / NAME
+    if not path.is_file():
+        raise UserError(
+            f"{run} holds no checkpoint.", "Start the run without --resume, or name another --out."
+        )
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if state.pop("format") != FORMAT:
+            raise ValueError("another format")
+        return Checkpoint(**state | {"position": Position(*state["position"])})
+    except Exception as error:
+        raise UserError(
+            f"{path} is not a checkpoint of this version ({error}).",
+            "Use the accelssl that wrote it, or start another run.",
+        ) from error

@@ -1,0 +1,174 @@
+"""What `accelssl train` and `accelssl evaluate` do, from options to outcome."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.train import recipes
+from accelssl.train.baseline import measure_baseline
+from accelssl.train.budget import format_units, parse_units
+from accelssl.train.config import ALGORITHMS, TrainConfig, override, read_config, refuse_changes
+from accelssl.train.evaluate.run import evaluate_run
+from accelssl.train.log import progress_bar, tensorboard
+from accelssl.train.loop import train
+from accelssl.train.report import write_report
+from accelssl.train.schedule import Schedule, constant, read_schedule
+from accelssl.train.seen import save_pictures
+from accelssl.train.session import CONFIG, resume, start
+
+DEFAULT_MODEL = "vit_base_patch16_224"
+DEFAULT_COMPRESSION = Compression(30, 0.5)
+
+Compressing = tuple[int | None, float | None, Path | None]
+Machine = tuple[str, str, int]
+
+
+def train_command(
+    *,
+    out: Path,
+    data: Path | None,
+    algo: str,
+    budget: str | None,
+    compression: Compressing,
+    small: bool,
+    options: dict[str, Any],
+    machine: Machine,
+    resume: bool,
+    baseline: bool,
+) -> int:
+    """Start or resume a run in `out`; returns the signal that stopped it, 0 for none."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("Training on several ranks is not supported yet.", "Start one process.")
+    device = pick_device(machine[0])
+    schedule = _schedule(compression)
+    options = options | {"schedule": schedule, "budget": budget and parse_units(budget)}
+    here = _machine_options(machine, device, data)
+    if resume:
+        config = read_config(out / CONFIG)
+        refuse_changes(config, options | {"algo": algo})
+        config = override(config, here)
+    else:
+        config = override(_recipe(algo, data, options, small), here)
+    return run_training(config, out, device, resuming=resume, baseline=baseline)
+
+
+def run_training(
+    config: TrainConfig, out: Path, device: torch.device, *, resuming: bool, baseline: bool
+) -> int:
+    """Train `config` in `out`, with progress bar and report; returns the stopping signal or 0."""
+    session = resume(config, out, device) if resuming else start(config, out, device)
+    if not resuming:
+        save_pictures(session, out)
+    console = Console(stderr=True)
+    console.print(_summary(session.config, len(session.shards.split("train"))))
+    with progress_bar(config.budget, console) as bar:
+        watchers = [bar] + [w for w in (tensorboard(out),) if w]
+        stopped_by = train(session, out, watchers)
+    if baseline and not stopped_by:
+        measure_baseline(session, out)
+    console.print(f"report: {write_report(out)}")
+    return stopped_by
+
+
+def evaluate_command(
+    run: Path, data: Path | None, protocol: str, device: str, as_json: bool
+) -> str:
+    """Evaluate a run and renew its report; a table, or one line of JSON."""
+    if protocol != "nn":
+        raise UserError(f"The protocol {protocol!r} is not known.", "Use --protocol nn.")
+    scores = evaluate_run(run, data, pick_device(device), show=not as_json)
+    write_report(run)
+    return json.dumps(scores) if as_json else score_table(scores)
+
+
+def score_table(scores: dict[str, Any]) -> str:
+    """The scores of evaluate_run as lines of text."""
+    lines = [
+        f"{scores['queries']} queries against a bank of {scores['bank']}",
+        f"{'':10} nn1   knn20",
+    ]
+    lines += [
+        f"{name:10} {scores[name]['nn1']:5.1f} {scores[name]['knn20']:5.1f}"
+        for name in ("trained", "untrained", "pixels")
+    ]
+    return "\n".join(lines)
+
+
+def pick_device(name: str) -> torch.device:
+    """auto, cpu, cuda or cuda:N. UserError when torch cannot use it."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(
+            f"Device {name!r} is not known.", "Use auto, cpu, cuda or cuda:N."
+        ) from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"There is no {name}: torch sees {torch.cuda.device_count()} CUDA devices.",
+            "Use --device cpu, or check the driver with nvidia-smi.",
+        )
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"Device {name!r} is not supported.", "Use auto, cpu, cuda or cuda:N.")
+    return device
+
+
+def _schedule(compression: Compressing) -> Schedule | None:
+    patch, drop, path = compression
+    if path is not None:
+        if patch is not None or drop is not None:
+            raise UserError(
+                "--schedule and --patch or --drop were given together.", "Give one of them."
+            )
+        return read_schedule(path)
+    if patch is None and drop is None:
+        return None
+    return constant(
+        Compression(
+            DEFAULT_COMPRESSION.p if patch is None else patch,
+            DEFAULT_COMPRESSION.drop if drop is None else drop,
+        )
+    )
+
+
+def _recipe(algo: str, data: Path | None, options: dict[str, Any], small: bool) -> TrainConfig:
+    if algo not in ALGORITHMS:
+        raise UserError(f"The algorithm {algo!r} is not known.", f"Use {', '.join(ALGORITHMS)}.")
+    if data is None:
+        raise UserError("No shard set was named.", "Name its folder with --data.")
+    if options["budget"] is None:
+        raise UserError("No budget was given.", "Say what to spend, for example --budget 0.2M.")
+    recipe = recipes.small_simclr if small else recipes.simclr
+    config = recipe(
+        options["model"] or DEFAULT_MODEL,
+        str(data),
+        options["budget"],
+        options["schedule"] or constant(DEFAULT_COMPRESSION),
+    )
+    return override(config, options)
+
+
+def _machine_options(machine: Machine, device: torch.device, data: Path | None) -> dict[str, Any]:
+    _, precision, threads = machine
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" else "fp32"
+    return {
+        "precision": precision,
+        "threads": threads or len(os.sched_getaffinity(0)),
+        "data": None if data is None else str(data),
+    }
+
+
+def _summary(config: TrainConfig, images: int) -> str:
+    stages = ", then ".join(str(stage.compression) for stage in config.schedule.stages)
+    return (
+        f"{config.algo} {config.model}, {images:,} images, batch {config.batch}, {stages}, "
+        f"budget {format_units(config.budget)} units"
+    )

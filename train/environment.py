@@ -1,0 +1,50 @@
+"""Versions and hardware of a run, for whoever reads its figures later."""
+
+import os
+import platform
+import sys
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = (
+    "accelssl",
+    "torch",
+    "timm",
+    "numpy",
+    "nvidia-dali-cuda130",
+    "nvidia-dali-cuda120",
+)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Package versions, processor, cores, device and the command line."""
+    versions = {name: found for name in _PACKAGES if (found := _version(name))}
+    on_gpu = device.type == "cuda"
+    return versions | {
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "started": datetime.now().isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

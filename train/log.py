@@ -1,0 +1,187 @@
+"""What a run leaves to read: log.jsonl, TensorBoard events, a progress bar.
+
+Losses stay on the device until the log is flushed, about once a second, so that no step waits.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Protocol, Self
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from accelssl.errors import UserError
+from accelssl.train.budget import format_units
+
+FLUSH_S = 1.0
+PLAIN_LINE_S = 30.0
+NAME = "log.jsonl"
+
+
+class Watcher(Protocol):
+    """Somebody who is shown each line of the log as it is written."""
+
+    def __call__(self, line: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Log:
+    """Appends to RUN/log.jsonl; `watchers` see each line too. Use as a context."""
+
+    run: Path
+    watchers: list[Watcher] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        self._file: IO[str] = (self.run / NAME).open("a")
+        self._pending: list[tuple[dict[str, Any], Tensor]] = []
+        self._flushed_at = time.perf_counter()
+        self._rated_at: tuple[float, int, float] | None = None
+        _end_cut_line(self._file, self.run / NAME)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self._file.close()
+
+    def step(self, line: dict[str, Any], loss: Tensor) -> None:
+        """One training step; its loss is fetched from the device with the next flush."""
+        self._pending.append((line, loss.detach()))
+        if time.perf_counter() - self._flushed_at >= FLUSH_S:
+            self.flush()
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Anything else that happened: an evaluation, a resume, the end."""
+        self.flush()
+        self._write({"kind": kind, **fields})
+
+    def flush(self) -> None:
+        """Write what is pending. UserError when a loss is not finite: the run cannot go on."""
+        if self._pending:
+            losses = torch.stack([loss for _, loss in self._pending]).tolist()
+            lines = [line for line, _ in self._pending]
+            self._pending.clear()
+            for (line, loss), rates in zip(
+                zip(lines, losses, strict=True), self._rates(lines), strict=True
+            ):
+                self._write({"kind": "step", **line, "loss": loss, **rates})
+            _require_finite(lines, losses)
+        self._file.flush()
+        self._flushed_at = time.perf_counter()
+
+    def _rates(self, lines: list[dict[str, Any]]) -> Iterator[dict[str, float]]:
+        """Rates since the previous flush: steps on a GPU are only queued, so single ones lie."""
+        last = lines[-1]
+        now = (last["elapsed_s"], last["images"], last["spent"])
+        before = self._rated_at or (0.0, 0, 0.0)
+        seconds = max(now[0] - before[0], 1e-9)
+        self._rated_at = now
+        rates = {
+            "images_per_s": round((now[1] - before[1]) / seconds, 3),
+            "units_per_s": round((now[2] - before[2]) / seconds, 3),
+        }
+        return iter([rates] * len(lines))
+
+    def start_clock(self, elapsed_s: float, images: int, spent: float) -> None:
+        """Where the rates of the next flush are counted from: at the start and after a pause."""
+        self._rated_at = (elapsed_s, images, spent)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        for watch in self.watchers:
+            watch(line)
+
+
+def _require_finite(lines: list[dict[str, Any]], losses: list[float]) -> None:
+    for line, loss in zip(lines, losses, strict=True):
+        if not math.isfinite(loss):
+            raise UserError(
+                f"The loss of step {line['step']} is {loss} (learning rate {line['lr']:.3g}).",
+                "Lower --lr and start again, or go back with --resume to the last checkpoint.",
+            )
+
+
+def _end_cut_line(file: IO[str], path: Path) -> None:
+    """A killed run may have left half a line: the next one must not be glued to it."""
+    with path.open("rb") as written:
+        written.seek(0, 2)
+        if written.tell():
+            written.seek(-1, 2)
+            if written.read(1) != b"\n":
+                file.write("\n")
+
+
+@contextmanager
+def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
+    """A bar over the budget on a terminal; elsewhere a plain line every half minute."""
+    columns = (
+        TextColumn("{task.fields[stage]:>9}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%  loss {task.fields[loss]}  {task.fields[rates]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total, stage="", loss="", rates="")
+        printed_at = [time.perf_counter()]
+
+        def watch(line: dict[str, Any]) -> None:
+            if line["kind"] == "step":
+                shown: dict[str, Any] = {
+                    "stage": f"p{line['p']} d{line['drop']:g}",
+                    "loss": f"{line['loss']:.3f}",
+                    "rates": f"{line['images_per_s']:,.0f} images/s  "
+                    f"{line['units_per_s']:,.0f} units/s",
+                }
+                bar.update(task, completed=min(line["spent"], total), **shown)
+                if bar.disable and time.perf_counter() - printed_at[0] >= PLAIN_LINE_S:
+                    printed_at[0] = time.perf_counter()
+                    console.print(_plain(line, shown, total))
+            elif line["kind"] == "eval":
+                console.print(
+                    f"nn1 {line['nn1']:.1f}%  knn20 {line['knn20']:.1f}%  "
+                    f"at {line['progress']:.0%} of the budget"
+                )
+
+        yield watch
+
+
+def _plain(line: dict[str, Any], shown: dict[str, str], total: float) -> str:
+    left_s = (total - line["spent"]) / max(line["units_per_s"], 1e-9)
+    return (
+        f"{line['progress']:4.0%} of {format_units(total)}  {shown['stage']}  "
+        f"loss {shown['loss']}  {shown['rates']}  {left_s / 60:.1f} min left"
+    )
+
+
+def tensorboard(run: Path) -> Watcher | None:
+    """A watcher that writes TensorBoard events, or None when TensorBoard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    writer = SummaryWriter(str(run / "tensorboard"))
+
+    def watch(line: dict[str, Any]) -> None:
+        if line["kind"] in ("step", "eval"):
+            for name in ("loss", "lr", "spent", "images_per_s", "units_per_s", "nn1", "knn20"):
+                if name in line:
+                    writer.add_scalar(name, line[name], line["step"])
+        else:
+            writer.flush()
+
+    return watch

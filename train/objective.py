@@ -1,0 +1,21 @@
+"""From a configuration to the module that computes its loss."""
+
+import torch
+
+from accelssl.model.simclr import SimCLR
+from accelssl.train.config import TrainConfig
+
+
+def build(config: TrainConfig) -> SimCLR:
+    """The objective with its initial weights, a function of the configuration and its seed alone.
+
+    Leaves torch's global generator as it was. UserError when timm has no such model.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return SimCLR(
+            config.model,
+            head_hidden=config.head_hidden,
+            head_out=config.head_out,
+            temperature=config.temperature,
+        )

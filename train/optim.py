@@ -1,0 +1,31 @@
+"""AdamW and the learning rate as a function of progress."""
+
+import torch
+from torch import nn
+
+
+def learning_rate(progress: float, peak: float, warmup: float) -> float:
+    """Linear warm-up over the first `warmup` of the budget, then peak (1 - t^2).
+
+    t runs from 0 to 1 over the rest, so the rate stays high for long: .9375, .75 and .4375 of the
+    peak at t = .25, .5 and .75 (paper, section 5; the formula, not torch's polynomial decay).
+    """
+    if progress < warmup:
+        return peak * progress / warmup
+    t = (progress - warmup) / (1 - warmup)
+    return peak * (1 - t * t)
+
+
+def adamw(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW over the trained parameters; no weight decay on biases, norms and other vectors."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=0.0, fused=next(module.parameters()).is_cuda)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate

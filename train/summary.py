@@ -1,0 +1,160 @@
+"""What a run came to: the summary in a sentence, what went wrong, and the key figures."""
+
+import math
+
+import numpy as np
+
+from accelssl.train import page
+from accelssl.train.formats import ABSENT, duration, percent, quantity, times
+from accelssl.train.history import History, finite
+from accelssl.train.stage_costs import (
+    StageRun,
+    Uncompressed,
+    counted_speed_up,
+    realised_speed_up,
+    whole_run,
+)
+
+ALGORITHMS = {"simclr": "SimCLR", "moco": "MoCo v3", "dino": "DINO"}
+ACCURACIES = (("nn1", "nearest neighbour (nn1)"), ("knn20", "20 nearest neighbours (knn20)"))
+
+
+def run_name(history: History) -> str:
+    """Method and model, as a title."""
+    algorithm = str(history.config.get("algo", "unknown method"))
+    return f"{ALGORITHMS.get(algorithm, algorithm)} on {history.config.get('model', 'a model')}"
+
+
+def opening(history: History) -> str:
+    """Title, the run in one sentence, and a warning for whatever did not go as planned."""
+    parts = [page.title(run_name(history)), page.paragraph(_summary(history), "lead")]
+    parts += [page.paragraph(text, "warning") for text in _warnings(history)]
+    if history.resumes:
+        at = ", ".join(f"{step:,.0f}" for step in history.resumes)
+        parts.append(page.paragraph(f"Resumed at step {at}."))
+    return "\n".join(parts)
+
+
+def _summary(history: History) -> str:
+    steps = history.steps
+    if not len(steps):
+        return f"{run_name(history)}: no step has been logged yet."
+    spent = quantity(float(steps.spent[-1]))
+    budget = f" of {quantity(history.budget)}" if history.budget else ""
+    text = (
+        f"{run_name(history)} saw {quantity(float(steps.images[-1]))} images for {spent}{budget} "
+        f"budget units in {duration(float(steps.elapsed_s[-1]))} of training"
+    )
+    found = _accuracies(history, "nn1")
+    if found["trained"] is None:
+        return text + "."
+    others = [
+        f"{name} {percent(found[key])}"
+        for key, name in (("untrained", "an untrained network"), ("pixels", "raw pixels"))
+        if found[key] is not None
+    ]
+    against = f" ({', '.join(others)})" if others else ""
+    return (
+        f"{text}; for {percent(found['trained'])} of the validation pictures the nearest "
+        f"training picture in feature space is of the same class{against}."
+    )
+
+
+def _warnings(history: History) -> list[str]:
+    steps, texts = history.steps, []
+    if len(steps) and history.ended is None:
+        texts.append("The log has no end: the run is still going on, or its process was killed.")
+    elif history.ended not in (None, "budget"):
+        texts.append(
+            f"The run stopped before its budget was spent ({history.ended}); --resume continues it."
+        )
+    lost = ~np.isfinite(steps.loss)
+    if lost.any():
+        first = steps.step[lost.argmax()]
+        texts.append(
+            f"The loss was not a finite number in {int(lost.sum()):,} of {len(steps):,} logged "
+            f"steps, first at step {first:,.0f}."
+        )
+    if history.unreadable_lines:
+        texts.append(
+            f"Lines of log.jsonl that could not be read, and are left out: "
+            f"{history.unreadable_lines:,}."
+        )
+    return texts
+
+
+def _accuracies(history: History, key: str) -> dict[str, float | None]:
+    """Accuracies in per cent: evaluation.json, or the log where that has a later evaluation."""
+    found: dict[str, float | None] = {}
+    for who in ("trained", "untrained", "pixels"):
+        figures = history.evaluation.get(who)
+        found[who] = finite(figures.get(key)) if isinstance(figures, dict) else None
+    if history.evaluations:
+        last, judged = history.evaluations[-1], finite(history.evaluation.get("step"))
+        # A resumed run leaves the evaluation of where it had stopped.
+        if found["trained"] is None or (judged is not None and judged < last.step):
+            found["trained"] = finite(getattr(last, key))
+    return found
+
+
+def key_figures(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
+    """Tiles: accuracies first, then budget, images, time and both speed-ups."""
+    found = {name: _accuracies(history, key) for key, name in ACCURACIES}
+    wide = [
+        page.accuracy_tile(name, values)
+        for name, values in found.items()
+        if any(value is not None for value in values.values())
+    ]
+    accuracies = page.tiles(wide or [page.tile("accuracy", "not evaluated")], "wide")
+    if not stages:
+        return accuracies
+    return accuracies + page.tiles(_progress_tiles(history, whole_run(stages), plain))
+
+
+def _progress_tiles(history: History, whole: StageRun, plain: Uncompressed) -> list[str]:
+    epoch = finite(float(history.steps.epoch[-1]))
+    epochs = "" if epoch is None else f"reached epoch {math.floor(epoch) + 1:,}"
+    of_budget = ""
+    if history.budget:
+        of_budget = f"of {quantity(history.budget)} units, {share_of_budget(whole, history)}"
+    counted = counted_speed_up(whole, plain)
+    realised = realised_speed_up(whole, plain)
+    rate = quantity(whole.images_per_s)
+    base = quantity(plain.images_per_s)
+    return [
+        page.tile("budget spent", quantity(whole.spent), of_budget),
+        page.tile("images seen", quantity(whole.images), epochs),
+        page.tile("training time", duration(whole.training_s), "evaluation not counted"),
+        page.tile(
+            "counted speed-up",
+            "not known" if counted is None else times(counted),
+            f"{quantity(plain.sample_cost)} units an image uncompressed, "
+            f"{quantity(whole.sample_cost)} here",
+        ),
+        page.tile(
+            "realised speed-up",
+            "not measured" if realised is None else times(realised),
+            f"{rate} images/s"
+            if realised is None
+            else f"{base} images/s uncompressed, {rate} here",
+        ),
+    ]
+
+
+def evaluation_note(history: History) -> str:
+    """What the accuracies mean, in two sentences."""
+    bank, queries = (finite(history.evaluation.get(key)) for key in ("bank", "queries"))
+    sizes = ""
+    if bank is not None and queries is not None:
+        sizes = f" Here {queries:,.0f} validation pictures are held against {bank:,.0f}."
+    return page.paragraph(
+        "nn1 is the share of validation pictures whose nearest training picture, by the cosine of "
+        "their features, is of the same class; knn20 lets the 20 nearest vote, the nearer with "
+        "more weight. Features come from uncompressed pictures (p16, drop 0), from the network "
+        f"as trained, from the same network before training, and from the raw pixels.{sizes}"
+    )
+
+
+def share_of_budget(stage: StageRun, history: History) -> str:
+    """The part of the run's budget a stage took; an en dash where no budget is known."""
+    return percent(100 * stage.spent / history.budget) if history.budget else ABSENT
