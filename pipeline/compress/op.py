@@ -35,6 +35,7 @@ def augment_patchify(
 def _augment_patchify(
     crops_NHWC: Tensor, params_NP: Tensor, keep_idx_NL: Tensor, p: int, dtype: torch.dtype
 ) -> Tensor:
+    _check_places(keep_idx_NL, (crops_NHWC.shape[1] // p) ** 2)
     tokens = reference.augment_patchify(crops_NHWC, params_NP, keep_idx_NL, p)
     return tokens.to(dtype)
 
@@ -66,3 +67,11 @@ def _check(
         )
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype {dtype}: need float32, bfloat16 or float16.")
+
+
+def _check_places(keep_idx_NL: Tensor, patches: int) -> None:
+    """On a GPU the indexing kernel itself refuses what lies outside the grid, all but negatives."""
+    if keep_idx_NL.device.type == "cpu" and keep_idx_NL.numel():
+        low, high = int(keep_idx_NL.min()), int(keep_idx_NL.max())
+        if low < 0 or high >= patches:
+            raise ValueError(f"keep_idx runs from {low} to {high}: need 0 to {patches - 1}.")

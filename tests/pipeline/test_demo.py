@@ -98,9 +98,7 @@ def test_the_seed_decides_the_pictures(pictures: DemoPictures, tmp_path: Path) -
         return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
     for seed in (0, 1):
-        write_demo_pictures(
-            tmp_path / str(seed), seed=seed, train_tiles=9, val_tiles=4, side_px=96
-        )
+        write_demo_pictures(tmp_path / str(seed), seed=seed, train_tiles=9, val_tiles=4, side_px=96)
     assert digest(tmp_path / "0") == digest(pictures.root)
     assert digest(tmp_path / "1") != digest(pictures.root)
 

@@ -1,0 +1,38 @@
+import pytest
+import torch
+from timm.layers import build_sincos2d_pos_embed
+
+from accelssl.model.positions import positions
+
+
+def test_at_16_pixels_positions_are_timms_table_of_integers() -> None:
+    """timm has both sines first, then both cosines; here an axis keeps its sine and cosine."""
+    sin_cos_by_axis = build_sincos2d_pos_embed([14, 14], 192).view(196, 2, 2, 48)
+    expected = sin_cos_by_axis.transpose(1, 2).reshape(196, 192)
+    torch.testing.assert_close(positions(14, 16, 192), expected, atol=1e-5, rtol=0)
+
+
+def test_a_grid_of_15_holds_the_grid_of_14() -> None:
+    large = positions(15, 16, 64).view(15, 15, 64)
+    torch.testing.assert_close(large[:14, :14].reshape(196, 64), positions(14, 16, 64))
+
+
+@pytest.mark.parametrize("p", [20, 24, 30, 40, 48])
+def test_a_large_patch_has_the_place_of_its_centre_not_of_its_number(p: int) -> None:
+    base = positions(15, 16, 64).view(15, 15, 64).permute(2, 0, 1)[None]
+    grid = 240 // p
+    between = torch.nn.functional.interpolate(base, (grid, grid), mode="bilinear")
+    ours = positions(grid, p, 64)
+    likeness = torch.nn.functional.cosine_similarity(
+        ours, between[0].permute(1, 2, 0).reshape(grid**2, 64), dim=1
+    )
+    by_number = torch.nn.functional.cosine_similarity(
+        positions(grid, 16, 64), between[0].permute(1, 2, 0).reshape(grid**2, 64), dim=1
+    )
+    assert float(likeness.min()) > 0.95
+    assert float(likeness.mean()) > float(by_number.mean()) + 0.05
+
+
+def test_a_width_without_four_parts_is_refused() -> None:
+    with pytest.raises(ValueError, match="30"):
+        positions(14, 16, 30)

@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from accelssl.pipeline import views
+from accelssl.pipeline.compress.augmentation import (
+    JITTER_ORDERS,
+    Column,
+    augmentation,
+    identity,
+)
+from accelssl.pipeline.views import View
+
+SAMPLES = np.arange(20_000)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> np.ndarray:
+    view = View("v", 240, jitter=(0.4, 0.4, 0.2, 0.1), blur_p=0.5, solarize_p=0.2)
+    return augmentation(view, 0, 0, 0, SAMPLES)
+
+
+def test_each_change_happens_as_often_as_its_probability(drawn: np.ndarray) -> None:
+    for happens, probability in [
+        (drawn[:, Column.ORDER] >= 0, 0.8),
+        (drawn[:, Column.GRAY] == 1, 0.2),
+        (drawn[:, Column.SIGMA] > 0, 0.5),
+        (drawn[:, Column.SOLARIZE] == 1, 0.2),
+        (drawn[:, Column.FLIP] == 1, 0.5),
+    ]:
+        sigma = np.sqrt(probability * (1 - probability) / len(SAMPLES))
+        assert abs(happens.mean() - probability) < 4.5 * sigma
+
+
+def test_factors_are_uniform_in_torchvisions_ranges(drawn: np.ndarray) -> None:
+    for column, low, high in [
+        (Column.BRIGHTNESS, 0.6, 1.4),
+        (Column.CONTRAST, 0.6, 1.4),
+        (Column.SATURATION, 0.8, 1.2),
+        (Column.HUE, -0.1, 0.1),
+    ]:
+        values = drawn[:, column]
+        assert low - 1e-6 <= values.min() < low + 0.01 * (high - low)
+        assert high - 0.01 * (high - low) < values.max() <= high + 1e-6
+        assert abs(values.mean() - (low + high) / 2) < 0.02 * (high - low)
+    sigmas = drawn[drawn[:, Column.SIGMA] > 0, Column.SIGMA]
+    assert sigmas.min() >= 0.1 and sigmas.max() <= 2.0 and abs(sigmas.mean() - 1.05) < 0.03
+
+
+def test_every_order_of_the_four_jitters_occurs_equally_often(drawn: np.ndarray) -> None:
+    orders = drawn[drawn[:, Column.ORDER] >= 0, Column.ORDER].astype(int)
+    counts = np.bincount(orders, minlength=len(JITTER_ORDERS))
+    assert len(counts) == 24
+    assert np.abs(counts - counts.mean()).max() < 4.5 * np.sqrt(counts.mean())
+
+
+def test_strong_jitter_never_gives_a_negative_factor() -> None:
+    strong = View("v", 240, jitter=(1.5, 0.8, 0.8, 0.2))
+    assert augmentation(strong, 0, 0, 0, SAMPLES)[:, Column.BRIGHTNESS].min() >= 0
+
+
+def test_changes_are_independent_of_each_other(drawn: np.ndarray) -> None:
+    changing = drawn[:, [c for c in Column if c is not Column.ORDER]]
+    correlation = np.corrcoef(changing.T) - np.eye(changing.shape[1])
+    assert np.abs(correlation).max() < 0.035
+
+
+def test_a_sample_is_augmented_alike_in_any_batch_and_unlike_in_its_other_view() -> None:
+    query, key = views.simclr(240)
+    together = augmentation(query, 0, 1, 2, np.array([3, 5, 8]))
+    assert (together[1] == augmentation(query, 0, 1, 2, np.array([5]))[0]).all()
+    assert (together != augmentation(key, 1, 1, 2, np.array([3, 5, 8]))).any(axis=1).all()
+
+
+def test_no_augmentation_is_no_jitter_and_every_flag_off() -> None:
+    assert (identity(2)[:, Column.ORDER] == -1).all()
+    assert (identity(2)[:, Column.ORDER + 1 :] == 0).all()
