@@ -66,7 +66,7 @@ class CropStream:
         self._split, self._batches = split, batches
         # What DALI may still read without copying, oldest first.
         self._in_flight: deque[tuple[Encoded, list[Any]]] = deque()
-        on_gpu = device.type == "cuda"
+        self._device, on_gpu = device, device.type == "cuda"
         self._pipeline: Pipeline = _graph(
             source=self._feed(),
             sizes=tuple(sizes),
@@ -89,7 +89,10 @@ class CropStream:
 
     def __next__(self) -> tuple[Encoded, tuple[Tensor, ...]]:
         try:
-            outputs = self._pipeline.run()
+            # On a GPU the crops are ready, and later freed, in the order of torch's stream.
+            on_gpu = self._device.type == "cuda"
+            stream = torch.cuda.current_stream(self._device) if on_gpu else None
+            outputs = self._pipeline.run(stream)
         except RuntimeError as error:
             raise self._name_the_broken_image(error) from error
         crops = tuple(torch.utils.dlpack.from_dlpack(out.as_tensor()) for out in outputs)

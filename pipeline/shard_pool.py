@@ -6,7 +6,9 @@ process that is killed while it holds one would stop all others for ever.
 """
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -90,17 +92,25 @@ def _start_worker(slots: "Array[c_longlong]", stop: c_bool) -> None:
     _in_worker = slots, stop
     # Ctrl-C reaches the whole process group; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The pool's processes outlive a parent that is killed: they wait for work for ever.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _write_in_worker(plan: ShardPlan, slot: int) -> WrittenShard:
     if _in_worker is None:
         raise RuntimeError("runs only in a process that _start_worker has prepared")
     slots, stop = _in_worker
-    parent = multiprocessing.parent_process()
 
     def on_image() -> None:
         slots[slot] += 1
-        if stop.value or (parent is not None and not parent.is_alive()):
+        if stop.value:
             raise _Stopped
 
     return write_shard(plan, on_image)

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -118,10 +119,8 @@ def test_the_pictures_become_shards_without_loss(pictures: DemoPictures, tmp_pat
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    find_spec = demo.find_spec
-    monkeypatch.setattr(
-        demo, "find_spec", lambda name: None if name == package else find_spec(name)
-    )
+    found = importlib.util.find_spec
+    monkeypatch.setattr(demo, "find_spec", lambda name: None if name == package else found(name))
     with pytest.raises(UserError, match=package) as caught:
         write_demo_pictures(tmp_path / "out")
     assert 'pip install "accelssl[demo]"' in caught.value.remedy

@@ -36,7 +36,9 @@ def test_a_token_is_its_patch_in_the_order_of_a_convolution_weight() -> None:
         for c, y, x in [(0, 0, 0), (1, 5, 2), (2, 15, 15)]:
             level = float(crops[n, row * 16 + y, column * 16 + x, c]) / 255
             expected = (level - IMAGENET_MEAN[c]) / IMAGENET_STD[c]
-            assert float(tokens[n, place, c * 256 + y * 16 + x]) == pytest.approx(expected, abs=1e-5)
+            assert float(tokens[n, place, c * 256 + y * 16 + x]) == pytest.approx(
+                expected, abs=1e-5
+            )
 
 
 def test_kept_patches_are_places_in_the_flipped_crop() -> None:

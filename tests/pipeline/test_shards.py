@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import threading
@@ -155,6 +156,31 @@ def test_dalis_own_indexer_writes_the_same_index(out: Path, tmp_path: Path) -> N
         with indexer.IndexCreator(str(path), str(tmp_path / "theirs.idx"), verbose=False) as theirs:
             theirs.create_index()
         assert (tmp_path / "theirs.idx").read_bytes() == path.with_suffix(".idx").read_bytes()
+
+
+README = Path(__file__).resolve().parents[2] / "shards" / "README.md"
+
+
+@pytest.mark.skipif(not README.exists(), reason="needs the checkout")
+def test_every_reader_in_the_readme_gives_the_first_sample(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shards").symlink_to(out)
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("nvidia.dali")
+    accelssl_block, webdataset_block, dali_block = re.findall(
+        "```python\n(.*?)```", README.read_text(), re.DOTALL
+    )
+    samples = everything(out, "train")
+    names: dict[str, Any] = {}
+    exec(accelssl_block, names)
+    assert (names["jpeg"], names["label"]) == samples[0]
+    exec(webdataset_block, names)
+    assert (names["jpeg"], names["label"]) == samples[-1]
+    exec(dali_block, names)
+    assert names["first_label"] == samples[0][1]
+    decoded = np.asarray(Image.open(io.BytesIO(samples[0][0])), np.int16)
+    assert np.abs(np.array(names["images"][0]) - decoded).mean() < 2
 
 
 def test_many_threads_read_what_one_thread_reads(out: Path) -> None:

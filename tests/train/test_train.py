@@ -1,0 +1,254 @@
+"""Runs on a small set of pictures: the same loss after a resume, and every kind of interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.shards import ShardSet
+from accelssl.train import checkpoint
+from accelssl.train.baseline import measure_baseline
+from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.evaluate.run import evaluate_run
+from accelssl.train.log import Log
+from accelssl.train.loop import train
+from accelssl.train.objective import build
+from accelssl.train.schedule import Schedule, Stage
+from accelssl.train.seen import save_pictures
+from accelssl.train.session import Session, resume, start
+
+CPU = torch.device("cpu")
+STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.0))))
+COSTS = (6 * 12 / 196, 6 * 36 / 196)
+
+
+@pytest.fixture
+def config(shard_dir: Path) -> TrainConfig:
+    return TrainConfig(
+        algo="simclr",
+        model="vit_tiny_patch16_224",
+        data=str(shard_dir),
+        budget=60.0,
+        schedule=STAGES,
+        batch=8,
+        base_lr=0.01,
+        head_hidden=32,
+        head_out=16,
+        seed=5,
+    )
+
+
+def lines(run: Path, kind: str) -> list[dict[str, Any]]:
+    written = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [line for line in written if line["kind"] == kind]
+
+
+def losses(run: Path) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in lines(run, "step")}
+
+
+def train_steps(session: Session, run: Path, count: int) -> None:
+    """Train `count` steps and stop as a SIGTERM would."""
+    seen = 0
+
+    def watch(line: dict[str, Any]) -> None:
+        nonlocal seen
+        seen += line["kind"] == "step"
+
+    class Counting(Log):
+        pass
+
+    original = session.loader.next
+    calls = 0
+
+    def next_and_stop(compressions: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(compressions)
+
+    session.loader.next = next_and_stop  # type: ignore[method-assign]
+    assert train(session, run, [watch]) == signal.SIGTERM
+    assert seen == count
+
+
+def test_a_run_spends_its_budget_stage_by_stage(config: TrainConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(start(config, run, CPU), run) == 0
+    steps = lines(run, "step")
+    spent = 0.0
+    for i, line in enumerate(steps):
+        cost = COSTS[0] if spent / 60 < 0.5 else COSTS[1]
+        assert line["sample_cost"] == pytest.approx(cost)
+        spent += 8 * cost
+        assert line["spent"] == pytest.approx(spent) and line["images"] == 8 * (i + 1)
+    assert steps[-2]["spent"] < 60 <= steps[-1]["spent"]
+    assert [steps[0]["p"], steps[-1]["p"]] == [48, 40]
+    assert lines(run, "end")[0]["reason"] == "budget"
+    assert read_config(run / "config.json") == config
+
+
+def test_training_lowers_the_loss(config: TrainConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(start(replace(config, budget=400.0), run, CPU), run)
+    values = list(losses(run).values())
+    assert np.mean(values[-10:]) < np.mean(values[:10]) - 0.2
+
+
+@pytest.mark.parametrize("stop_after", [3, 9, 12])
+def test_a_resumed_run_continues_to_identical_losses(
+    config: TrainConfig, tmp_path: Path, stop_after: int
+) -> None:
+    """Before, at and after the change of stage; epochs of five batches end in between."""
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    train(start(config, whole, CPU), whole)
+    train_steps(start(config, parted, CPU), parted, stop_after)
+    assert len(losses(parted)) == stop_after
+    assert train(resume(config, parted, CPU), parted) == 0
+    assert losses(parted) == losses(whole)
+    assert lines(parted, "end")[-1]["spent"] == lines(whole, "end")[-1]["spent"]
+
+
+def test_a_run_without_a_checkpoint_resumes_from_its_start(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    start(config, run, CPU)
+    train(resume(config, run, CPU), run)
+    train(start(config, whole, CPU), whole)
+    assert losses(run) == losses(whole)
+
+
+def test_resuming_on_another_shard_set_is_refused(config: TrainConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_steps(start(config, run, CPU), run, 2)
+    state = checkpoint.load(run)
+    checkpoint.save(run, replace(state, digest="0" * 64))
+    with pytest.raises(UserError, match="not the shard set"):
+        resume(config, run, CPU)
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(config: TrainConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    start(config, run, CPU)
+    with pytest.raises(UserError, match="--resume"):
+        start(config, run, CPU)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    train_steps(start(config, run, CPU), run, 2)
+    before = (run / checkpoint.NAME).read_bytes()
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left"):
+        checkpoint.save(run, checkpoint.load(run))
+    assert (run / checkpoint.NAME).read_bytes() == before
+    assert not list(run.glob("*.part"))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train_steps(start(config, run, CPU), run, 2)
+    session = resume(config, run, CPU)
+    with torch.no_grad():
+        session.objective.head.layers[0].weight[0, 0] = float("nan")
+    with pytest.raises(UserError, match="loss of step 3 is nan"):
+        train(session, run)
+    assert checkpoint.load(run).step == 2
+
+
+def test_evaluations_come_at_their_share_of_the_budget(config: TrainConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(start(replace(config, eval_every=0.5), run, CPU), run)
+    progress = [line["progress"] for line in lines(run, "eval")]
+    assert len(progress) == 2 and 0.5 <= progress[0] < 0.7 and progress[1] == 1
+    assert all(0 <= line["nn1"] <= 100 for line in lines(run, "eval"))
+
+
+def test_evaluation_compares_trained_untrained_and_pixels(
+    config: TrainConfig, shard_set: ShardSet, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train_steps(start(config, run, CPU), run, 2)
+    scores = evaluate_run(run, None, CPU, show=False)
+    assert (scores["bank"], scores["queries"]) == (40, 20)
+    assert json.loads((run / "evaluation.json").read_text()) == scores
+    assert scores["pixels"]["nn1"] > 50  # the classes differ in colour
+
+
+def test_the_initial_network_depends_on_the_seed_alone(config: TrainConfig) -> None:
+    first, again = build(config).state_dict(), build(config).state_dict()
+    torch.manual_seed(99)
+    other = build(replace(config, seed=6)).state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["head.layers.0.weight"], other["head.layers.0.weight"])
+
+
+def test_the_baseline_is_measured_uncompressed(config: TrainConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    session = start(replace(config, budget=10.0), run, CPU)
+    train(session, run)
+    measure_baseline(session, run)
+    (line,) = lines(run, "baseline")
+    assert line["images_per_s"] > 0
+    assert line["sample_cost"] == pytest.approx(6 * 225 / 196)
+
+
+def test_the_pictures_for_the_report_are_saved_for_every_stage(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    save_pictures(start(config, run, CPU), run)
+    saved = np.load(run / "pictures.npz")
+    assert saved["crops"].shape == (2, 8, 240, 240, 3)
+    assert saved["p"].tolist() == [48, 40]
+    assert saved["keep_0"].shape == (2, 8, 12) and saved["keep_1"].shape == (2, 8, 36)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_process_that_is_stopped_can_be_resumed(
+    shard_dir: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "accelssl", "train", "--out", str(run), "--device", "cpu"]
+    fresh = f"--data {shard_dir} --budget 20k --model vit_tiny_patch16_224 --batch 8 --patch 48"
+    process = subprocess.Popen(
+        [*command, *fresh.split(), "--head-hidden", "32"], stderr=subprocess.PIPE, text=True
+    )
+    log = run / "log.jsonl"
+    for _ in range(600):
+        if log.exists() and len(log.read_text().splitlines()) > 3:
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    if number is not signal.SIGKILL:
+        assert process.returncode == 128 + number
+        assert f"--out {run} --resume" in errors
+        assert checkpoint.load(run).step >= 3
+    again = subprocess.run(
+        [*command, "--resume", "--budget", "7M"], capture_output=True, text=True, timeout=60
+    )
+    assert again.returncode == 2 and "budget" in again.stderr
