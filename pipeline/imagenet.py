@@ -79,6 +79,22 @@ class ShardingReport:
     def images_per_s(self) -> float:
         return self.images / self.elapsed_s
 
+    def __str__(self) -> str:
+        lines = [f"{self.out}: {self.classes} classes, {self.images_per_s:,.0f} images/s"]
+        for name, split in self.splits.items():
+            lines.append(
+                f"{name}: {split.written:,} images in {split.shards} shards "
+                f"({split.size_bytes / 1e6:,.1f} MB), {split.quarantined} quarantined"
+            )
+            lines += [f"  {n} transcoded: {why}" for why, n in sorted(split.transcoded.items())]
+        if any(split.quarantined for split in self.splits.values()):
+            lines.append(f"what did not decode, and why: {self.quarantine}")
+        if self.ignored:
+            lines.append(
+                f"{self.ignored} entries are no images: {', '.join(self.ignored_examples)}, ..."
+            )
+        return "\n".join(lines)
+
 
 def shard_images(
     source: Path,

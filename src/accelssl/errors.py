@@ -12,3 +12,6 @@ class UserError(Exception):
         super().__init__(f"{what} {remedy}")
         self.what = what
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type["UserError"], tuple[str, str]]:
+        return type(self), (self.what, self.remedy)  # worker processes send it back pickled
