@@ -20,7 +20,7 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.budget import format_units, parse_units
 from accelssl.train.command import pick_device
-from accelssl.train.config import TrainConfig, override
+from accelssl.train.config import TrainConfig
 from accelssl.train.environment import environment
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.log import progress_bar
@@ -77,13 +77,18 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     place = pick_device(device)
     done = {(line["compression"], line["seed"]): line for line in _lines(out)}
-    options = {"batch": batch, "base_lr": lr, "precision": precision, "threads": threads}
+    options: dict[str, Any] = {
+        "batch": batch,
+        "base_lr": lr,
+        "precision": precision,
+        "threads": threads,
+    }
     for seed in range(seeds):
         for way in WAYS:
             if (str(way), seed) in done:
                 continue
-            config = small_simclr(model, str(shards), parse_units(budget), constant(way))
-            config = override(config, {**options, "seed": seed})
+            units = parse_units(budget)
+            config = small_simclr(model, str(shards), units, constant(way), seed=seed, **options)
             run = out / f"p{way.p}_d{way.drop:g}_seed{seed}"
             line = measure(config, run, place)
             with (out / NAME).open("a") as results:

@@ -10,16 +10,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import nvidia.dali.fn as fn
-import nvidia.dali.types as types
 import torch
-from nvidia.dali import Pipeline, pipeline_def
 from PIL import Image
 from torch import Tensor
 
 from accelssl.errors import UserError
 from accelssl.pipeline.feed import Encoded
 from accelssl.pipeline.shards import Split
+
+try:
+    import nvidia.dali.fn as fn
+    import nvidia.dali.types as types
+    from nvidia.dali import Pipeline, pipeline_def
+except ImportError as error:
+    raise UserError(
+        f"NVIDIA DALI cannot be imported ({error}).",
+        'Install it with: pip install "accelssl[cu13]" (or cu12); it runs without a GPU too.',
+    ) from error
 
 
 @pipeline_def  # type: ignore[untyped-decorator]

@@ -17,6 +17,7 @@ from accelssl.train.config import ALGORITHMS, TrainConfig, override, read_config
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.log import progress_bar, tensorboard
 from accelssl.train.loop import train
+from accelssl.train.precision import pick_precision
 from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, constant, read_schedule
 from accelssl.train.seen import save_pictures
@@ -48,7 +49,7 @@ def train_command(
     device = pick_device(machine[0])
     schedule = _schedule(compression)
     options = options | {"schedule": schedule, "budget": budget and parse_units(budget)}
-    here = _machine_options(machine, device, data)
+    here = _machine_options(machine, device, data, resume)
     if resume:
         config = read_config(out / CONFIG)
         refuse_changes(config, options | {"algo": algo})
@@ -63,6 +64,8 @@ def run_training(
 ) -> int:
     """Train `config` in `out`, with progress bar and report; returns the stopping signal or 0."""
     session = resume(config, out, device) if resuming else start(config, out, device)
+    if session.budget.is_spent:
+        return 0
     if not resuming:
         save_pictures(session, out)
     console = Console(stderr=True)
@@ -146,21 +149,23 @@ def _recipe(algo: str, data: Path | None, options: dict[str, Any], small: bool) 
     if options["budget"] is None:
         raise UserError("No budget was given.", "Say what to spend, for example --budget 0.2M.")
     recipe = recipes.small_simclr if small else recipes.simclr
-    config = recipe(
-        options["model"] or DEFAULT_MODEL,
+    return recipe(
+        options.pop("model") or DEFAULT_MODEL,
         str(data),
-        options["budget"],
-        options["schedule"] or constant(DEFAULT_COMPRESSION),
+        options.pop("budget"),
+        options.pop("schedule") or constant(DEFAULT_COMPRESSION),
+        **{name: value for name, value in options.items() if value is not None},
     )
-    return override(config, options)
 
 
-def _machine_options(machine: Machine, device: torch.device, data: Path | None) -> dict[str, Any]:
+def _machine_options(
+    machine: Machine, device: torch.device, data: Path | None, resuming: bool
+) -> dict[str, Any]:
+    """What may differ between the parts of a run: where it runs and where its data lies."""
     _, precision, threads = machine
-    if precision == "auto":
-        precision = "bf16" if device.type == "cuda" else "fp32"
+    keep = resuming and precision == "auto"
     return {
-        "precision": precision,
+        "precision": None if keep else pick_precision(precision, device),
         "threads": threads or len(os.sched_getaffinity(0)),
         "data": None if data is None else str(data),
     }

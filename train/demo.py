@@ -1,34 +1,77 @@
 """The first run anywhere: real photographs through the whole way, in minutes on two cores."""
 
+import json
 from pathlib import Path
+from typing import Any
 
+import torch
 from rich.console import Console
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.demo import write_demo_pictures
 from accelssl.pipeline.imagenet import shard_images
+from accelssl.train import checkpoint
 from accelssl.train.budget import parse_units
-from accelssl.train.command import evaluate_command, pick_device, run_training
+from accelssl.train.command import pick_device, run_training, score_table
+from accelssl.train.config import TrainConfig, override, read_config
+from accelssl.train.evaluate import run as evaluation
+from accelssl.train.precision import pick_precision
 from accelssl.train.recipes import demo
+from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage
+from accelssl.train.session import CONFIG
 
 SCHEDULE = Schedule((Stage(0.75, Compression(30, 0.5)), Stage(1.0, Compression(24, 0.5))))
 
 
-def run_demo(out: Path, budget: str, device_name: str) -> None:
-    """Pictures, shards, training, evaluation and report in `out`, which must be new or empty."""
+def run_demo(out: Path, budget: str, device_name: str) -> int:
+    """Pictures, shards, training, evaluation and report in `out`; what is there is not done again.
+
+    Returns the signal that stopped the training, 0 for none. UserError when `out` holds something
+    else, or a demo with another budget.
+    """
     units, device = parse_units(budget), pick_device(device_name)
+    console = Console(stderr=True)
+    shards, run = out / "shards", out / "run"
+    if not (shards / "manifest.json").exists():
+        _write_shards(out, console)
+    config = demo(str(shards), units, SCHEDULE, precision=pick_precision("auto", device))
+    known = (run / CONFIG).exists()
+    if known:
+        config = _same(read_config(run / CONFIG), config, out)
+    stopped_by = run_training(config, run, device, resuming=known, baseline=True)
+    if not stopped_by:
+        print(score_table(_scores(run, device)))
+        print(f"\nOpen {write_report(run).resolve()} in a browser.")
+    return stopped_by
+
+
+def _write_shards(out: Path, console: Console) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(
-            f"{out} already holds a demo or other files.",
+            f"{out} holds an unfinished demo or other files.",
             "Remove it, or name another folder with --out.",
         )
-    console = Console(stderr=True)
     write_demo_pictures(out / "pictures")
-    report = shard_images(out / "pictures", out / "shards")
-    console.print(str(report))
-    config = demo(str(out / "shards"), units, SCHEDULE)
-    run_training(config, out / "run", device, resuming=False, baseline=True)
-    print(evaluate_command(out / "run", None, "nn", str(device), as_json=False))
-    print(f"\nOpen {(out / 'run' / 'report.html').resolve()} in a browser.")
+    console.print(str(shard_images(out / "pictures", out / "shards")))
+
+
+def _same(stored: TrainConfig, config: TrainConfig, out: Path) -> TrainConfig:
+    machine = {"precision": stored.precision, "data": stored.data, "threads": stored.threads}
+    if override(config, machine) != stored:
+        raise UserError(
+            f"{out} holds a demo with other settings (budget {stored.budget:g}).",
+            "Remove it, or name another folder with --out.",
+        )
+    return override(stored, {"data": config.data})
+
+
+def _scores(run: Path, device: torch.device) -> dict[str, Any]:
+    """The evaluation of the last checkpoint, made now unless it is there."""
+    path = run / evaluation.NAME
+    if path.exists():
+        scores: dict[str, Any] = json.loads(path.read_text())
+        if scores["step"] == checkpoint.load(run).step:
+            return scores
+    return evaluation.evaluate_run(run, None, device)

@@ -168,7 +168,9 @@ def demo(
     """The whole way on a few real photographs: shards, training, evaluation, report."""
     from accelssl.train.demo import run_demo
 
-    run_demo(out, budget, device)
+    stopped_by = run_demo(out, budget, device)
+    if stopped_by:
+        _stop(f"Stopped; continue with: accelssl demo --out {out}", 128 + stopped_by)
 
 
 def _stop(message: str, code: int) -> NoReturn:

@@ -21,7 +21,7 @@ def epoch_of(rank: int, world: int, epoch: int, samples: int = 103, batch: int =
 
 
 def seen(planned: list[Plan]) -> list[int]:
-    return np.concatenate([plan.samples_N for plan in planned]).tolist()
+    return [int(sample) for plan in planned for sample in plan.samples_N]
 
 
 def test_an_epochs_order_is_a_permutation_and_another_in_each_epoch_and_seed() -> None:

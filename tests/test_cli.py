@@ -1,0 +1,150 @@
+"""The command line: instant help, and bad input as two sentences and exit code 2."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accelssl import cli
+from accelssl.errors import UserError
+
+TINY = "--model vit_tiny_patch16_224 --batch 8 --device cpu"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `accelssl ARGUMENTS`, in this process."""
+    sys.argv = ["accelssl", *arguments]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    printed = capsys.readouterr()
+    code = stopped.value.code
+    return (code if isinstance(code, int) else 0), printed.out, printed.err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """What makes it instant; the time itself depends on the machine."""
+    code = (
+        "import sys\nsys.argv = ['accelssl', '--help']\nfrom accelssl.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'numpy', 'timm', 'nvidia', 'matplotlib', 'PIL'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "shard-imagenet" in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["shard-imagenet", "train", "evaluate", "report", "demo"])
+def test_every_command_says_what_it_is_for_with_an_example(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0 and f"Example: accelssl {command}" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --model vit_huge", "vit_huge"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --model resnet50", "resnet50"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --patch 16 --drop 0.999", "0.999"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --drop 1", "1"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --patch 32", "32"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --size 224 --patch 24", "224"),
+        (f"train --data SHARDS --out RUN --budget 2 {TINY}", "budget of 2"),
+        (f"train --data SHARDS --out RUN --budget lots {TINY}", "lots"),
+        (f"train --data SHARDS --out RUN {TINY}", "--budget"),
+        (f"train --out RUN --budget 1k {TINY}", "--data"),
+        (f"train --algo byol --data SHARDS --out RUN --budget 1k {TINY}", "byol"),
+        (f"train --data MISSING --out RUN --budget 1k {TINY}", "missing"),
+        (f"train --data SHARDS --out RUN --budget 9k {TINY} --batch 999", "999"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --batch 1", "--batch"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --lr -1", "-1"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --precision fp8", "fp8"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --device tpu", "tpu"),
+        (f"train --data SHARDS --out RUN --budget 1k {TINY} --schedule MISSING", "missing"),
+        (f"train --data SHARDS --out FULL --budget 1k {TINY}", "full"),
+        (f"train --data SHARDS --out FILE/run --budget 1k {TINY}", "file/run"),
+        (f"train --out MISSING --resume {TINY}", "missing"),
+        ("shard-imagenet EMPTY RUN", "empty"),
+        ("shard-imagenet MISSING RUN", "missing"),
+        ("shard-imagenet FULL SHARDS", "shards"),
+        ("evaluate MISSING", "missing"),
+        ("evaluate EMPTY --protocol linear", "linear"),
+        ("report EMPTY", "empty"),
+        ("demo --out FULL", "full"),
+    ],
+)
+def test_bad_input_is_one_sentence_on_what_and_one_on_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+    shard_dir: Path,
+    tmp_path: Path,
+    arguments: str,
+    named: str,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "something").touch()
+    (tmp_path / "file").touch()
+    places = {"SHARDS": shard_dir} | {
+        name.upper(): tmp_path / name for name in ("run", "missing", "empty", "full", "file")
+    }
+    words = [
+        str(places[word]) if word in places else word.replace("FILE", str(tmp_path / "file"))
+        for word in arguments.split()
+    ]
+    code, _, err = run(capsys, *words)
+    assert code == 2 and "Traceback" not in err
+    what, *remedy = err.removeprefix("error: ").strip().splitlines()
+    assert named in err and what and "".join(remedy).strip()
+    assert not (tmp_path / "run").exists() or not any((tmp_path / "run").glob("manifest*"))
+
+
+def test_the_whole_way_from_pictures_to_report(
+    capsys: pytest.CaptureFixture[str], shard_dir: Path, tmp_path: Path
+) -> None:
+    pictures, shards, folder = shard_dir.parent / "pictures", tmp_path / "s", tmp_path / "run"
+    assert run(capsys, "shard-imagenet", str(pictures), str(shards))[0] == 0
+    (tmp_path / "stages.json").write_text(
+        '[{"until": 0.5, "p": 48, "drop": 0.5}, {"until": 1.0, "p": 40, "drop": 0.25}]'
+    )
+    options = f"--budget 60 --schedule {tmp_path / 'stages.json'} --head-hidden 16 --no-baseline"
+    code, _, err = run(
+        capsys,
+        *f"train --algo simclr --data {shards} --out {folder} {TINY} {options}".split(),
+    )
+    assert code == 0, err
+    code, out, _ = run(capsys, "evaluate", str(folder), "--protocol", "nn", "--json")
+    scores = json.loads(out)
+    assert code == 0 and out.count("\n") == 1
+    assert {"trained", "untrained", "pixels"} <= scores.keys()
+    page = (folder / "report.html").read_text()
+    assert "p48 d0.5" in page and f"{scores['trained']['nn1']:.1f}" in page
+
+
+def test_resuming_with_another_setting_names_both(
+    capsys: pytest.CaptureFixture[str], shard_dir: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run(
+        capsys,
+        *f"train --data {shard_dir} --out {folder} {TINY} --budget 30 --patch 48".split(),
+        *["--head-hidden", "16", "--no-baseline"],
+    )
+    for changed, named in [("--batch 16", "batch 8"), ("--budget 60", "budget 30")]:
+        code, _, err = run(capsys, "train", "--out", str(folder), "--resume", *changed.split())
+        assert code == 2 and named in err
+    moved = shutil.copytree(shard_dir, tmp_path / "moved")
+    code, _, err = run(
+        capsys, *f"train --out {folder} --resume --data {moved} --no-baseline".split()
+    )
+    assert code == 0, err
+
+
+def test_an_error_keeps_its_two_parts_through_another_process() -> None:
+    import pickle
+
+    error = pickle.loads(pickle.dumps(UserError("It is wrong.", "Do this.")))
+    assert (error.what, error.remedy) == ("It is wrong.", "Do this.")
