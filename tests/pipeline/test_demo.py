@@ -51,7 +51,7 @@ def test_a_picture_shows_its_tile_and_nothing_around_it(pictures: DemoPictures) 
         box = (tile.left, tile.top, tile.left + tile.side, tile.top + tile.side)
         expected = np.asarray(photograph.crop(box).resize((96, 96), Image.Resampling.LANCZOS))
         error = np.abs(np.asarray(Image.open(path), np.int16) - expected)
-        assert error.mean() < 3  # JPEG
+        assert error.mean() < 5  # JPEG
 
 
 def test_a_validation_tile_does_not_change_with_the_training_region(
@@ -59,8 +59,9 @@ def test_a_validation_tile_does_not_change_with_the_training_region(
 ) -> None:
     def black_training_region(path: Path) -> Image.Image:
         image = load(path)
-        photograph = next(p for p in demo._PHOTOGRAPHS if p.file == path.name)
-        image.paste(0 if image.mode == "L" else (0, 0, 0), photograph.region("train", *image.size))
+        black = 0 if image.mode == "L" else (0, 0, 0)
+        for left, right in demo.strips("train", image.width):
+            image.paste(black, (left, 0, right, image.height))
         return image
 
     load = demo._load
