@@ -131,7 +131,7 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
     """A bar over the budget on a terminal; elsewhere a plain line every half minute."""
     columns = (
         TextColumn("{task.fields[stage]:>9}"),
-        BarColumn(),
+        BarColumn(bar_width=30),
         TextColumn("{task.percentage:>3.0f}%  loss {task.fields[loss]}  {task.fields[rates]}"),
         TimeRemainingColumn(),
     )

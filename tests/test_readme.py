@@ -1,0 +1,57 @@
+"""What README shows is what works: its commands run, its files exist, its schedule parses."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accelssl.train.schedule import from_json
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+
+pytestmark = pytest.mark.skipif(not README.exists(), reason="needs the checkout")
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```\n(.*?)```", README.read_text(), flags=re.DOTALL)
+
+
+def test_every_command_of_the_tour_runs(shard_dir: Path, tmp_path: Path) -> None:
+    """On small pictures, for a small budget; otherwise as written."""
+    tour = next(block for block in blocks() if "shard-imagenet" in block)
+    lines = [line.partition("  #")[0] for line in tour.splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith("accelssl")]
+    assert [command[1] for command in commands] == ["shard-imagenet", "train", "evaluate"]
+    (tmp_path / "images").symlink_to(shard_dir.parent / "pictures")
+    smaller = {"~/images": "images", "20M": "60", "vit_small_patch16_224": "vit_tiny_patch16_224"}
+    for command in commands:
+        words = [smaller.get(word, word) for word in command[1:]]
+        if words[0] == "train":
+            words += ["--batch", "8", "--head-hidden", "16", "--no-baseline"]
+        subprocess.run([sys.executable, "-m", "accelssl", *words], cwd=tmp_path, check=True)
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_its_schedule_is_one() -> None:
+    (text,) = re.findall(r"^(\[\{.*?\}\])", README.read_text(), flags=re.MULTILINE)
+    assert len(from_json(json.loads(text)).stages) == 2
+
+
+def test_the_files_it_links_exist() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
+    assert len(links) >= 5
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_its_map_names_every_module() -> None:
+    """Each file of the source folders is in the map, by its name."""
+    text = next(block for block in blocks() if block.startswith("src/accelssl/"))
+    named = set(re.findall(r"[a-z_]+", text))
+    files = [f for top in ("pipeline", "model", "train") for f in (ROOT / top).rglob("*.py")]
+    missing = {f.stem for f in files if f.stem != "__init__"} - named - {"neighbours", "run"}
+    assert missing == set()

@@ -1,0 +1,91 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from accelssl.errors import UserError
+from accelssl.train.log import Log, progress_bar, tensorboard
+
+
+def line(step: int) -> dict[str, Any]:
+    return {
+        "step": step,
+        "images": 8 * step,
+        "spent": 4.0 * step,
+        "progress": step / 10,
+        "lr": 0.1,
+        "p": 30,
+        "drop": 0.5,
+        "elapsed_s": 0.5 * step,
+    }
+
+
+def written(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (run / "log.jsonl").read_text().splitlines()]
+
+
+def test_every_step_is_a_line_with_its_loss_and_the_rate_since_the_last_flush(
+    tmp_path: Path,
+) -> None:
+    with Log(tmp_path) as log:
+        log.start_clock(0.0, 0, 0.0)
+        for step in (1, 2, 3):
+            log.step(line(step), torch.tensor(float(step)))
+    lines = written(tmp_path)
+    assert [entry["loss"] for entry in lines] == [1, 2, 3]
+    assert {entry["images_per_s"] for entry in lines} == {16.0}
+    assert {entry["units_per_s"] for entry in lines} == {8.0}
+
+
+def test_events_come_after_the_steps_before_them(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.step(line(1), torch.tensor(1.0))
+        log.event("eval", step=1, nn1=50.0)
+    assert [entry["kind"] for entry in written(tmp_path)] == ["step", "eval"]
+
+
+def test_a_line_cut_by_a_kill_does_not_swallow_the_next(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"kind": "step", "st')
+    with Log(tmp_path) as log:
+        log.step(line(1), torch.tensor(1.0))
+    last = (tmp_path / "log.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["step"] == 1
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_written_and_then_an_error(
+    tmp_path: Path, loss: float
+) -> None:
+    with pytest.raises(UserError, match="step 2"), Log(tmp_path) as log:
+        log.step(line(1), torch.tensor(1.0))
+        log.step(line(2), torch.tensor(loss))
+    assert [entry["step"] for entry in written(tmp_path)] == [1, 2]
+
+
+def test_tensorboard_gets_losses_and_accuracies(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    watch = tensorboard(tmp_path)
+    assert watch is not None
+    with Log(tmp_path, [watch]) as log:
+        log.step(line(1), torch.tensor(2.5))
+        log.event("eval", step=1, nn1=40.0, knn20=50.0)
+        log.event("end", step=1)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(s.step, s.value) for s in events.Scalars("loss")] == [(1, 2.5)]
+    assert [s.value for s in events.Scalars("nn1")] == [40.0]
+
+
+def test_the_progress_bar_shows_stage_loss_and_rates(tmp_path: Path) -> None:
+    console = Console(record=True, force_terminal=True, width=120)
+    with progress_bar(40.0, console) as bar, Log(tmp_path, [bar]) as log:
+        log.start_clock(0.0, 0, 0.0)
+        log.step(line(5), torch.tensor(1.25))
+    shown = console.export_text()
+    for part in ("p30 d0.5", "50%", "loss 1.250", "16 images/s", "8 units/s"):
+        assert part in shown
