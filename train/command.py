@@ -15,13 +15,15 @@ from accelssl.train.baseline import measure_baseline
 from accelssl.train.budget import format_units, parse_units
 from accelssl.train.config import ALGORITHMS, TrainConfig, override, read_config, refuse_changes
 from accelssl.train.evaluate.run import evaluate_run
+from accelssl.train.lock import exclusive
 from accelssl.train.log import progress_bar, tensorboard
 from accelssl.train.loop import train
 from accelssl.train.precision import pick_precision
 from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, constant, read_schedule
+from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
-from accelssl.train.session import CONFIG, resume, start
+from accelssl.train.session import CONFIG, Session, resume, start
 
 DEFAULT_MODEL = "vit_base_patch16_224"
 DEFAULT_COMPRESSION = Compression(30, 0.5)
@@ -66,11 +68,16 @@ def run_training(
     session = resume(config, out, device) if resuming else start(config, out, device)
     if session.budget.is_spent:
         return 0
-    if not resuming:
+    with exclusive(out):
+        return _train(session, out, baseline)
+
+
+def _train(session: Session, out: Path, baseline: bool) -> int:
+    if not (out / PICTURES).exists():
         save_pictures(session, out)
     console = Console(stderr=True)
     console.print(_summary(session.config, len(session.shards.split("train"))))
-    with progress_bar(config.budget, console) as bar:
+    with progress_bar(session.config.budget, console) as bar:
         watchers = [bar] + [w for w in (tensorboard(out),) if w]
         stopped_by = train(session, out, watchers)
     if baseline and not stopped_by:

@@ -21,6 +21,7 @@ from accelssl.train import checkpoint
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.config import TrainConfig, read_config
 from accelssl.train.evaluate.run import evaluate_run
+from accelssl.train.lock import exclusive
 from accelssl.train.loop import step, train
 from accelssl.train.objective import build
 from accelssl.train.schedule import Schedule, Stage
@@ -141,6 +142,16 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(config: TrainConfig, tmp_p
     start(config, run, CPU)
     with pytest.raises(UserError, match="--resume"):
         start(config, run, CPU)
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from accelssl.train.lock import exclusive\n"
+    code += "with exclusive(Path(sys.argv[1])): print('held')"
+    other = [sys.executable, "-c", code, str(tmp_path)]
+    with exclusive(tmp_path):
+        second = subprocess.run(other, capture_output=True, text=True)
+        assert "Another process is training" in second.stderr
+    assert subprocess.run(other, capture_output=True, text=True).stdout == "held\n"
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
