@@ -23,12 +23,12 @@ from accelssl.train.command import pick_device
 from accelssl.train.config import TrainConfig
 from accelssl.train.environment import environment
 from accelssl.train.evaluate.run import evaluate_run
-from accelssl.train.log import progress_bar
 from accelssl.train.loop import train
 from accelssl.train.recipes import small_simclr
 from accelssl.train.schedule import constant
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import resume, start
+from accelssl.train.watchers import progress_bar
 
 WAYS = (Compression(16, 0.0), Compression(30, 0.0), Compression(30, 0.5))
 NAME = "same_budget.jsonl"

@@ -16,7 +16,6 @@ from accelssl.train.budget import format_units, parse_units
 from accelssl.train.config import ALGORITHMS, TrainConfig, override, read_config, refuse_changes
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.lock import exclusive
-from accelssl.train.log import progress_bar, tensorboard
 from accelssl.train.loop import train
 from accelssl.train.precision import pick_precision
 from accelssl.train.report import write_report
@@ -24,6 +23,7 @@ from accelssl.train.schedule import Schedule, constant, read_schedule
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import CONFIG, Session, resume, start
+from accelssl.train.watchers import progress_bar, tensorboard
 
 DEFAULT_MODEL = "vit_base_patch16_224"
 DEFAULT_COMPRESSION = Compression(30, 0.5)

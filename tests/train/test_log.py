@@ -7,7 +7,8 @@ import torch
 from rich.console import Console
 
 from accelssl.errors import UserError
-from accelssl.train.log import Log, progress_bar, tensorboard
+from accelssl.train.log import Log
+from accelssl.train.watchers import progress_bar, tensorboard
 
 
 def line(step: int) -> dict[str, Any]:
