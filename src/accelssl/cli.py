@@ -48,11 +48,12 @@ def shard_imagenet(
     workers: Annotated[int, typer.Option(help="Files verified at a time; 0: all cores.")] = 0,
 ) -> None:
     """Pack an image folder into verified, shuffled WebDataset shards for training."""
+    from rich.console import Console
     from rich.progress import Progress
 
     from accelssl.pipeline.imagenet import shard_images
 
-    with Progress(transient=True) as bar:
+    with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("verifying and writing", total=None)
 
         def show(done: int, total: int) -> None:
@@ -162,7 +163,7 @@ def report(run: Run) -> None:
 @app.command(epilog="Example: accelssl demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for pictures, shards and run.")] = Path("demo"),
-    budget: Annotated[str, typer.Option(help="Compute to spend, in units.")] = "16k",
+    budget: Annotated[str, typer.Option(help="Compute to spend, in units.")] = "8k",
     device: Device = "auto",
 ) -> None:
     """The whole way on a few real photographs: shards, training, evaluation, report."""

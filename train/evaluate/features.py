@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
@@ -23,8 +24,14 @@ def features(
     parts: dict[str, list[Tensor]] = {name: [] for name in extracts}
     labels = []
     batches = evaluation_batches(split, options)
-    steps = -(-len(split) // options.batch)
-    for tokens, labels_N in track(batches, f"features of {split.name}", steps, disable=not show):
+    shown = track(
+        batches,
+        f"features of {split.name}",
+        -(-len(split) // options.batch),
+        console=Console(stderr=True),
+        disable=not show,
+    )
+    for tokens, labels_N in shown:
         for name, extract in extracts.items():
             parts[name].append(extract(tokens))
         labels.append(torch.from_numpy(labels_N))
