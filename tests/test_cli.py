@@ -1,9 +1,11 @@
 """The command line: instant help, and bad input as two sentences and exit code 2."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,20 @@ def test_an_error_keeps_its_two_parts_through_another_process() -> None:
 
     error = pickle.loads(pickle.dumps(UserError("It is wrong.", "Do this.")))
     assert (error.what, error.remedy) == ("It is wrong.", "Do this.")
+
+
+def test_the_installed_command_is_main_which_turns_bad_input_into_exit_code_2() -> None:
+    (script,) = entry_points(group="console_scripts", name="accelssl")
+    assert script.load() is cli.main
+
+
+def test_waiting_threads_and_hardware_queues_are_set_before_torch_unless_the_user_did() -> None:
+    code = (
+        "import os, sys\nfrom accelssl.cli import main\nsys.argv = ['accelssl', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules\n"
+        "print(os.environ['OMP_WAIT_POLICY'], os.environ['CUDA_DEVICE_MAX_CONNECTIONS'])"
+    )
+    user = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    user["CUDA_DEVICE_MAX_CONNECTIONS"] = "16"
+    shown = subprocess.run([sys.executable, "-c", code], env=user, capture_output=True, text=True)
+    assert shown.stdout.splitlines()[-1] == "passive 16"

@@ -37,7 +37,7 @@ def main() -> None:
 
 def _set_defaults_of_the_environment() -> None:
     """What must be set before torch is loaded; the user's own settings win."""
-    # With the default of 8 hardware queues, the streams of decoder and training wait for each other.
+    # With the default of 8 hardware queues, decoding and training streams wait for each other.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     # Threads that spin while they wait take the cores from decoding, and on a machine that does
     # something else besides they slow training on the CPU twenty times and more.
