@@ -36,6 +36,9 @@ demo: $(FOR_DEMO)
 	@echo "== accelssl demo"
 	@$(BIN)/accelssl demo $(ARGS)
 
+# Tests train on the CPU: see accelssl.cli for the wait policy.
+export OMP_WAIT_POLICY ?= passive
+
 # pytest itself, never `python -m pytest`: that one puts the checkout on sys.path.
 test: $(FOR_DEV)
 	@echo "== pytest"
