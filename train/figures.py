@@ -84,7 +84,7 @@ def loss_figure(history: History, stages: tuple[StageRun, ...], by: By) -> str:
 
 def accuracy_figure(history: History, stages: tuple[StageRun, ...], by: By) -> str:
     """nn1 and knn20 of every evaluation; the untrained network and raw pixels as lines."""
-    axis, points = clock(history, by), history.evaluations
+    axis, points = clock(history, by), history.accuracies
     figure, axes = _framed(stages, axis, "accuracy (%)")
     x = [axis.of(point.spent, point.elapsed_s) for point in points]
     for name, colour, marker in (("knn20", TEAL, "s"), ("nn1", BLUE, "o")):

@@ -79,6 +79,31 @@ class History:
         """The budget of the run in units, or None where its config states none."""
         return finite(self.config.get("budget"))
 
+    @property
+    def accuracies(self) -> tuple[Evaluation, ...]:
+        """The way from the untrained network over what was logged to the last evaluation."""
+        points = list(self.evaluations)
+        if self.evaluation.get("untrained"):
+            points.insert(0, _evaluation(self.evaluation["untrained"], 0.0, 0.0, 0.0))
+        step, steps = finite(self.evaluation.get("step")), self.steps
+        is_last = len(steps) > 0 and step == steps.step[-1]
+        if is_last and self.evaluation.get("trained") and (not points or points[-1].step != step):
+            at = steps.step[-1], steps.spent[-1], steps.elapsed_s[-1]
+            points.append(_evaluation(self.evaluation["trained"], *at))
+        return tuple(points)
+
+
+def _evaluation(scores: Any, step: float, spent: float, elapsed_s: float) -> Evaluation:
+    found = scores if isinstance(scores, dict) else {}
+    nn1, knn20 = (finite(found.get(name)) for name in ("nn1", "knn20"))
+    return Evaluation(
+        step,
+        spent,
+        elapsed_s,
+        math.nan if nn1 is None else nn1,
+        math.nan if knn20 is None else knn20,
+    )
+
 
 @dataclass
 class _Log:

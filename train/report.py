@@ -105,7 +105,7 @@ def _curves(history: History, stages: tuple[StageRun, ...], plain: Uncompressed)
         page.paragraph(_band_note(stages)),
         page.heading("Accuracy"),
     ]
-    if history.evaluations:
+    if history.accuracies:
         budget, time = (accuracy_figure(history, stages, by) for by in ("budget", "time"))
         parts.append(
             page.plots([("Accuracy against budget", budget), ("Accuracy against time", time)])

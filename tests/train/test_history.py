@@ -74,3 +74,13 @@ def test_a_line_cut_inside_a_character_is_left_out(tmp_path: Path) -> None:
 def test_kinds_of_line_it_does_not_know_are_passed_over(tmp_path: Path) -> None:
     history = read_history(make_run(tmp_path, [{"kind": "weather", "sun": True}, step(1)]))
     assert (len(history.steps), history.unreadable_lines) == (1, 0)
+
+
+def test_accuracies_run_from_the_untrained_network_to_the_last_evaluation(tmp_path: Path) -> None:
+    run = make_run(tmp_path, [step(1), evaluation(1, 30.0), step(2), step(3)])
+    scores = {"untrained": {"nn1": 20.0}, "trained": {"nn1": 40.0, "knn20": 50.0}}
+    (run / "evaluation.json").write_text(json.dumps({**scores, "step": 3}))
+    points = read_history(run).accuracies
+    assert [(point.spent, point.nn1) for point in points] == [(0, 20.0), (8.0, 30.0), (24.0, 40.0)]
+    (run / "evaluation.json").write_text(json.dumps({**scores, "step": 2}))
+    assert [point.nn1 for point in read_history(run).accuracies] == [20.0, 30.0]
