@@ -1,8 +1,7 @@
 import io
 import itertools
-import shutil
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,21 +158,30 @@ def test_evaluation_sees_every_sample_once_as_torchvision_would_show_it(
     assert float((ours - expected).abs().mean()) * 255 < 1
 
 
-def test_a_broken_image_is_named_by_shard_and_key(shard_dir: Path, tmp_path: Path) -> None:
-    class Broken(Split):
-        """The real split, with one image cut short after its header."""
+def with_image_5(split: Split, change: Callable[[bytes], bytes]) -> Split:
+    """The split, but that image 5 reads as `change` makes it."""
 
+    class Changed(Split):
         def read(self, i: int) -> tuple[bytes, int]:
-            data, label = real.read(i)
-            return (data[: len(data) // 2], label) if i == 5 else (data, label)
+            data, label = split.read(i)
+            return (change(data) if i == 5 else data), label
 
-    from accelssl.pipeline.shards import open_shards
+    changed = Changed.__new__(Changed)
+    changed.__dict__.update(split.__dict__)
+    return changed
 
-    real = open_shards(shutil.copytree(shard_dir, tmp_path / "set")).split("train")
-    broken = Broken.__new__(Broken)
-    broken.__dict__.update(real.__dict__)
-    loader = Loader(broken, VIEWS, OPTIONS)
-    with pytest.raises(UserError, match=f"(?s){real.describe(5)}"):
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda data: data[: len(data) // 2], lambda data: b"\x89PNG" + data, lambda data: b""],
+    ids=["cut short", "not a JPEG", "empty"],
+)
+def test_a_broken_image_is_named_by_shard_and_key(
+    shard_set: ShardSet, change: Callable[[bytes], bytes]
+) -> None:
+    train = shard_set.split("train")
+    loader = Loader(with_image_5(train, change), VIEWS, OPTIONS)
+    with pytest.raises(UserError, match=train.describe(5)):
         take(loader, 5)
 
 
