@@ -167,3 +167,14 @@ def test_waiting_threads_and_hardware_queues_are_set_before_torch_unless_the_use
     user["CUDA_DEVICE_MAX_CONNECTIONS"] = "16"
     shown = subprocess.run([sys.executable, "-c", code], env=user, capture_output=True, text=True)
     assert shown.stdout.splitlines()[-1] == "passive 16"
+
+
+def test_a_full_disk_is_bad_luck_with_a_remedy_not_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device", "run/log.jsonl")
+
+    monkeypatch.setattr(cli, "app", full)
+    code, _, err = run(capsys)
+    assert code == 2 and "run/log.jsonl" in err and "--resume" in err

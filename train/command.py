@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
@@ -23,7 +22,7 @@ from accelssl.train.schedule import Schedule, constant, read_schedule
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import CONFIG, Session, resume, start
-from accelssl.train.watchers import progress_bar, tensorboard
+from accelssl.train.watchers import Terminal, progress_bar, tensorboard
 
 DEFAULT_MODEL = "vit_base_patch16_224"
 DEFAULT_COMPRESSION = Compression(30, 0.5)
@@ -75,7 +74,7 @@ def run_training(
 def _train(session: Session, out: Path, baseline: bool) -> int:
     if not (out / PICTURES).exists():
         save_pictures(session, out)
-    console = Console(stderr=True)
+    console = Terminal()
     console.print(_summary(session.config, len(session.shards.split("train"))))
     with progress_bar(session.config.budget, console) as bar:
         watchers = [bar] + [w for w in (tensorboard(out),) if w]

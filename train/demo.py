@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
@@ -21,6 +20,7 @@ from accelssl.train.recipes import demo
 from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage
 from accelssl.train.session import CONFIG
+from accelssl.train.watchers import Terminal
 
 # Cheapest first: an image of the first stage costs 0.37 units, of the second 0.98.
 SCHEDULE = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(30, 0.5))))
@@ -33,7 +33,7 @@ def run_demo(out: Path, budget: str, device_name: str) -> int:
     else, or a demo with another budget.
     """
     units, device = parse_units(budget), pick_device(device_name)
-    console = Console(stderr=True)
+    console = Terminal()
     shards, run = out / "shards", out / "run"
     if not (shards / "manifest.json").exists():
         _write_shards(out, console)
@@ -48,7 +48,7 @@ def run_demo(out: Path, budget: str, device_name: str) -> int:
     return stopped_by
 
 
-def _write_shards(out: Path, console: Console) -> None:
+def _write_shards(out: Path, console: Terminal) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(
             f"{out} holds an unfinished demo or other files.",

@@ -98,8 +98,11 @@ class Log:
 
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line) + "\n")
-        for watch in self.watchers:
-            watch(line)
+        for watch in list(self.watchers):
+            try:
+                watch(line)
+            except OSError:  # a full disk or a closed pipe of an onlooker must not end the run
+                self.watchers.remove(watch)
 
 
 def _require_finite(lines: list[dict[str, Any]], losses: list[float]) -> None:

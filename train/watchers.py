@@ -15,6 +15,16 @@ from accelssl.train.log import Watcher
 PLAIN_LINE_S = 30.0
 
 
+class Terminal(Console):
+    """Standard error. When nobody reads it any more it falls silent; the run goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 @contextmanager
 def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
     """A bar over the budget on a terminal; elsewhere a plain line every half minute."""

@@ -1,5 +1,6 @@
 """The door: commands that parse, call one function and print the outcome. Heavy imports wait."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -28,11 +29,21 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        sys.stdout.flush()
-        print(f"error: {error.what}\n{error.remedy}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(error.what, error.remedy)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        _refuse(
+            f"{error.filename or 'A file'} could not be written: {error.strerror}.",
+            "Free space and go on: train with --resume, other commands by calling them again.",
+        )
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _refuse(what: str, remedy: str) -> NoReturn:
+    print(f"error: {what}\n{remedy}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _set_defaults_of_the_environment() -> None:

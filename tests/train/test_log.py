@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +93,28 @@ def test_the_progress_bar_shows_stage_loss_and_rates(tmp_path: Path) -> None:
     shown = console.export_text()
     for part in ("p30 d0.5", "50%", "loss 1.250", "16 images/s", "8 units/s"):
         assert part in shown
+
+
+def test_an_onlooker_that_fails_is_dropped_and_the_log_goes_on(tmp_path: Path) -> None:
+    calls = []
+
+    def full_disk(entry: dict[str, Any]) -> None:
+        calls.append(entry)
+        raise OSError(28, "No space left on device")
+
+    with Log(tmp_path, [full_disk]) as log:
+        log.event("a")
+        log.event("b")
+    assert len(calls) == 1 and [entry["kind"] for entry in written(tmp_path)] == ["a", "b"]
+
+
+def test_a_terminal_nobody_reads_falls_silent() -> None:
+    code = "from accelssl.train.watchers import Terminal\nt = Terminal()\n"
+    code += "for _ in range(9): t.print('x' * 9000)\nprint('went on')"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stderr=writing, stdout=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert done.stdout == "went on\n"
