@@ -98,8 +98,8 @@ def test_the_progress_bar_shows_stage_loss_and_rates(tmp_path: Path) -> None:
 def test_an_onlooker_that_fails_is_dropped_and_the_log_goes_on(tmp_path: Path) -> None:
     calls = []
 
-    def full_disk(entry: dict[str, Any]) -> None:
-        calls.append(entry)
+    def full_disk(line: dict[str, Any]) -> None:
+        calls.append(line)
         raise OSError(28, "No space left on device")
 
     with Log(tmp_path, [full_disk]) as log:
