@@ -61,6 +61,7 @@ def _create(name: str) -> VisionTransformer:
     if not (
         isinstance(vit, VisionTransformer)
         and getattr(vit, "cls_token", None) is not None
+        and getattr(vit, "dist_token", None) is None
         and vit.pos_embed is not None
         and vit.patch_embed.patch_size == (BASE_SIDE, BASE_SIDE)
     ):

@@ -20,11 +20,14 @@ def measure_baseline(session: Session, run: Path) -> None:
     """Time uncompressed steps of the live pipeline and append their rate to the log.
 
     Call it when the run is over and saved: the steps change the weights in memory. Where the
+    crop has no 16-pixel grid or the
     uncompressed batch does not fit the device's memory, nothing is measured or written.
     """
-    if any(stage.compression == UNCOMPRESSED for stage in session.config.schedule.stages):
+    config = session.config
+    known = any(stage.compression == UNCOMPRESSED for stage in config.schedule.stages)
+    if known or config.size % UNCOMPRESSED.p:
         return
-    config, device = session.config, session.device
+    device = session.device
     loader = Loader(
         session.shards.split("train"), run_views(config), loader_options(config, device)
     )

@@ -49,7 +49,10 @@ def train_command(
         raise UserError("Training on several ranks is not supported yet.", "Start one process.")
     device = pick_device(machine[0])
     schedule = _schedule(compression)
-    options = options | {"schedule": schedule, "budget": budget and parse_units(budget)}
+    options = options | {
+        "schedule": schedule,
+        "budget": None if budget is None else parse_units(budget),
+    }
     here = _machine_options(machine, device, data, resume)
     if resume:
         config = read_config(out / CONFIG)
@@ -64,10 +67,11 @@ def run_training(
     config: TrainConfig, out: Path, device: torch.device, *, resuming: bool, baseline: bool
 ) -> int:
     """Train `config` in `out`, with progress bar and report; returns the stopping signal or 0."""
-    session = resume(config, out, device) if resuming else start(config, out, device)
-    if session.budget.is_spent:
-        return 0
     with exclusive(out):
+        session = resume(config, out, device) if resuming else start(config, out, device)
+        if session.budget.is_spent:
+            write_report(out)
+            return 0
         return _train(session, out, baseline)
 
 
@@ -155,8 +159,9 @@ def _recipe(algo: str, data: Path | None, options: dict[str, Any], small: bool) 
     if options["budget"] is None:
         raise UserError("No budget was given.", "Say what to spend, for example --budget 0.2M.")
     recipe = recipes.small_simclr if small else recipes.simclr
+    model = options.pop("model")
     return recipe(
-        options.pop("model") or DEFAULT_MODEL,
+        DEFAULT_MODEL if model is None else model,
         str(data),
         options.pop("budget"),
         options.pop("schedule") or constant(DEFAULT_COMPRESSION),

@@ -1,6 +1,7 @@
 """Everything that determines a run, as one frozen value that refuses what makes no sense."""
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ class TrainConfig:
         _require(self.head_hidden >= 1, "--head-hidden", self.head_hidden, "at least 1")
         if self.precision not in ("bf16", "fp32"):
             raise UserError(f"Precision {self.precision!r} is not known.", "Use bf16 or fp32.")
+        _require(self.size >= 16, "--size", self.size, "at least 16, best 240")
         for stage in self.schedule.stages:
             stage.compression.keep(self.size)
         dearest = max(self.sample_cost(stage) for stage in self.schedule.stages)
@@ -65,7 +67,7 @@ class TrainConfig:
             raise UserError(
                 f"A budget of {self.budget:g} units does not pay for one step of {self.batch} "
                 f"images at {dearest:.3g} units each.",
-                f"Use --budget {self.batch * dearest:.0f} or more, or a smaller --batch.",
+                f"Use --budget {math.ceil(self.batch * dearest)} or more, or a smaller --batch.",
             )
 
     @property

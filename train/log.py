@@ -110,7 +110,7 @@ def _require_finite(lines: list[dict[str, Any]], losses: list[float]) -> None:
         if not math.isfinite(loss):
             raise UserError(
                 f"The loss of step {line['step']} is {loss} (learning rate {line['lr']:.3g}).",
-                "Lower --lr and start again, or go back with --resume to the last checkpoint.",
+                "Start another run with a lower --lr.",
             )
 
 

@@ -67,7 +67,7 @@ def run_views(config: TrainConfig) -> tuple[views.View, ...]:
 
 def start(config: TrainConfig, run: Path, device: torch.device) -> Session:
     """A new run in folder `run`, which must not hold one. Writes its configuration there."""
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+    if run.exists() and (not run.is_dir() or {file.name for file in run.iterdir()} - {"lock"}):
         raise UserError(
             f"{run} already holds a run or other files.",
             "Continue it with --resume, or name another folder with --out.",
@@ -75,8 +75,8 @@ def start(config: TrainConfig, run: Path, device: torch.device) -> Session:
     session = _session(config, device, Position())
     try:
         run.mkdir(parents=True, exist_ok=True)
-        (run / "environment.json").write_text(json.dumps(environment(device), indent=1))
         (run / CONFIG).write_text(json.dumps(config.to_json(), indent=1))
+        (run / "environment.json").write_text(json.dumps(environment(device), indent=1))
     except OSError as error:
         raise UserError(f"{run} cannot be written ({error}).", "Name another --out.") from error
     return session
@@ -102,6 +102,11 @@ def resume(config: TrainConfig, run: Path, device: torch.device) -> Session:
 
 def _session(config: TrainConfig, device: torch.device, position: Position) -> Session:
     shards = open_shards(Path(config.data))
+    if config.eval_every and "val" not in shards.splits:
+        raise UserError(
+            f"{shards.root} has no val split for --eval-every.",
+            "Leave --eval-every out, or write a set with a val folder.",
+        )
     split = shards.split("train")
     loader = Loader(split, run_views(config), loader_options(config, device), position)
     objective = build(config).to(device)

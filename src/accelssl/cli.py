@@ -116,7 +116,7 @@ def train(
     eval_every: Annotated[
         float | None, typer.Option(help="Evaluate each time this share of the budget is spent.")
     ] = None,
-    precision: Annotated[str, typer.Option(help="bf16, fp32 or auto: bf16 where it helps.")] = "auto",
+    precision: Annotated[str, typer.Option(help="bf16, fp32 or auto: where it helps.")] = "auto",
     threads: Annotated[int, typer.Option(help="Decoding threads; 0: all cores.")] = 0,
     device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
@@ -189,7 +189,9 @@ def demo(
 
     stopped_by = run_demo(out, budget, device)
     if stopped_by:
-        _stop(f"Stopped; continue with: accelssl demo --out {out}", 128 + stopped_by)
+        _stop(
+            f"Stopped; continue with: accelssl demo --out {out} --budget {budget}", 128 + stopped_by
+        )
 
 
 def _stop(message: str, code: int) -> NoReturn:

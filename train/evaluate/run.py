@@ -56,7 +56,9 @@ def evaluate_run(
         "spent": state.spent,
         "data": str(shards.root),
     }
-    (run / NAME).write_text(json.dumps(result, indent=1))
+    partial = run / f"{NAME}.part"
+    partial.write_text(json.dumps(result, indent=1))
+    partial.replace(run / NAME)
     return result
 
 
