@@ -3,6 +3,7 @@
 import base64
 import io
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def _read(path: Path) -> tuple[Pixels, list[_Stage]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"it is not a readable npz file ({error})") from error
     missing = {"crops", "p"} - set(arrays)
     if missing:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.shards import ShardSet
 from accelssl.train import checkpoint
 from accelssl.train.baseline import measure_baseline
@@ -24,7 +26,8 @@ from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.lock import exclusive
 from accelssl.train.loop import step, train
 from accelssl.train.objective import build
-from accelssl.train.schedule import Schedule, Stage
+from accelssl.train.report import write_report
+from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import Session, resume, start
 
@@ -261,3 +264,26 @@ def test_a_process_that_is_stopped_can_be_resumed(
         [*command, "--resume", "--budget", "7M"], capture_output=True, text=True, timeout=60
     )
     assert again.returncode == 2 and "budget" in again.stderr
+
+
+def test_evaluations_without_validation_pictures_are_refused_before_the_first_step(
+    config: TrainConfig, shard_dir: Path, tmp_path: Path
+) -> None:
+    pictures = tmp_path / "pictures"
+    shutil.copytree(shard_dir.parent / "pictures" / "train", pictures / "train")
+    shard_images(pictures, tmp_path / "shards", workers=1)
+    alone = replace(config, data=str(tmp_path / "shards"), eval_every=0.5)
+    with pytest.raises(UserError, match="no val split"):
+        start(alone, tmp_path / "run", CPU)
+
+
+def test_a_crop_without_a_grid_of_16_pixels_has_no_baseline(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    odd = replace(config, size=120, schedule=constant(Compression(30, 0.0)), budget=10.0)
+    session = start(odd, run, CPU)
+    train(session, run)
+    measure_baseline(session, run)
+    assert lines(run, "baseline") == []
+    assert "not measured" in write_report(run).read_text()
