@@ -14,21 +14,17 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.baseline import measure_baseline
+from accelssl.train import checkpoint
 from accelssl.train.budget import format_units, parse_units
-from accelssl.train.command import pick_device
+from accelssl.train.command import pick_device, run_training
 from accelssl.train.config import TrainConfig
 from accelssl.train.environment import environment
 from accelssl.train.evaluate.run import evaluate_run
-from accelssl.train.loop import train
 from accelssl.train.recipes import small_simclr
 from accelssl.train.schedule import constant
-from accelssl.train.seen import save_pictures
-from accelssl.train.session import resume, start
-from accelssl.train.watchers import progress_bar
+from accelssl.train.session import CONFIG
 
 WAYS = (Compression(16, 0.0), Compression(30, 0.0), Compression(30, 0.5))
 NAME = "same_budget.jsonl"
@@ -36,23 +32,18 @@ NAME = "same_budget.jsonl"
 
 def measure(config: TrainConfig, run: Path, device: torch.device) -> dict[str, Any]:
     """Train `config` in `run` (or go on with it) and evaluate: one line of the result."""
-    known = (run / "config.json").exists()
-    session = resume(config, run, device) if known else start(config, run, device)
-    save_pictures(session, run)
-    with progress_bar(config.budget, Console(stderr=True)) as bar:
-        stopped_by = train(session, run, [bar])
+    known = (run / CONFIG).exists()
+    stopped_by = run_training(config, run, device, resuming=known, baseline=True)
     if stopped_by:
         raise typer.Exit(128 + stopped_by)
-    images, elapsed_s = session.images, session.elapsed_s
-    stage = config.schedule.stages[0]
-    measure_baseline(session, run)
+    state, stage = checkpoint.load(run), config.schedule.stages[0]
     scores = evaluate_run(run, None, device)
     return {
         "compression": str(stage.compression),
         "sample_cost": config.sample_cost(stage),
-        "images": images,
-        "seconds": elapsed_s,
-        "images_per_s": images / elapsed_s,
+        "images": state.images,
+        "seconds": state.elapsed_s,
+        "images_per_s": state.images / state.elapsed_s,
         **{name: scores[name] for name in ("trained", "untrained", "pixels")},
         "budget": config.budget,
         "model": config.model,

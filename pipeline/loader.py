@@ -71,7 +71,7 @@ class Loader:
         start: Position = Position(),  # noqa: B008, frozen
     ) -> None:
         self.views, self.options, self.position = tuple(views), options, start
-        self.batches_per_epoch = batches_per_epoch(len(split), options.batch, options.world)
+        batches_per_epoch(len(split), options.batch, options.world)  # refuses too small a split
         planned = plans(len(split), options.batch, options.seed, options.rank, options.world, start)
         self._stream = _stream(split, self.views, options, planned, self._windows)
 
