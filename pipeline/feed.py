@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,22 +38,28 @@ def encoded_batches(
     Raises UserError naming shard and key when an image cannot be read or is no JPEG.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="accelssl-read")
+    # A read from an object store is a wait, not work: many at a time, also within a batch.
+    parallel_reads = split.storage.parallel_reads
+    at_a_time = ThreadPoolExecutor(parallel_reads) if parallel_reads > 1 else None
     pending: deque[Future[Encoded]] = deque()
     try:
         for plan in plans:
-            pending.append(pool.submit(_read, split, plan, windowing))
+            pending.append(pool.submit(_read, split, plan, windowing, at_a_time))
             if len(pending) > READ_AHEAD:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     finally:
+        if at_a_time:
+            at_a_time.shutdown(wait=True, cancel_futures=True)
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _read(split: Split, plan: Plan, windowing: Windowing) -> Encoded:
+def _read(split: Split, plan: Plan, windowing: Windowing, at_a_time: Executor | None) -> Encoded:
     jpegs, labels, sizes = [], [], []
-    for sample in plan.samples_N.tolist():
-        data, label = split.read(sample)
+    samples = plan.samples_N.tolist()
+    contents = (at_a_time.map if at_a_time else map)(split.read, samples)
+    for sample, (data, label) in zip(samples, contents, strict=True):
         try:
             sizes.append(jpeg_size(data))
         except ValueError:

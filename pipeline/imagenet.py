@@ -1,30 +1,35 @@
-"""An image folder -> a verified shard set.
+"""A source of labelled images -> a verified shard set.
 
 Every image is decoded in full before it is written; what does not decode is named in
 quarantine.tsv, and the job goes on. The order is shuffled over the whole split, so that any
-contiguous part of a set is a fair sample of it. The same source, seed and options give the same
-bytes, whatever the number of workers.
+contiguous part of a set is a fair sample of it. The same images, seed and options give the same
+bytes, whatever the number of workers, the packaging of the source, and the interruptions.
 """
 
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from accelssl.errors import UserError
-from accelssl.pipeline.image_folder import ImageFolder
+from accelssl.pipeline.journal import Options, Record, fingerprint
 from accelssl.pipeline.manifest import Manifest, ShardEntry, SplitEntry
-from accelssl.pipeline.set_folder import SetFolder
+from accelssl.pipeline.set_folder import SetFolder, set_folder
+from accelssl.pipeline.shard_index import COMPONENTS
 from accelssl.pipeline.shard_pool import write_shards
-from accelssl.pipeline.shard_writer import Quarantined, ShardPlan, SourceImage, WrittenShard
+from accelssl.pipeline.shard_writer import Quarantined, ShardPlan
+from accelssl.pipeline.sharding_report import ShardingReport, SplitReport
+from accelssl.pipeline.sources.image_folder import ImageFolder
+from accelssl.pipeline.sources.source import Source
+from accelssl.pipeline.storage.storage import Location
 
 # By default a split makes at most this many shards (a reader holds a file open for each, and 1024
 # are usually allowed), and none so small that a worker's start-up would outweigh it.
@@ -32,121 +37,68 @@ _MOST_SHARDS = 256
 _LEAST_SAMPLES = 256
 
 
-class Source(Protocol):
-    """Where labelled images come from. A label is a position in `classes`."""
-
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-    @property
-    def splits(self) -> tuple[str, ...]: ...
-    def count(self, split: str) -> int: ...
-    def image(self, split: str, i: int) -> SourceImage: ...
-
-
-@dataclass(frozen=True)
-class SplitReport:
-    """What became of a split's images. `transcoded` counts written ones, by reason."""
-
-    written: int
-    quarantined: int
-    transcoded: Mapping[str, int]
-    shards: int
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class ShardingReport:
-    """The outcome of a sharding job.
-
-    `ignored` counts the entries of the source that are no images; `ignored_examples` has the paths,
-    relative to the source, of the first ones. `quarantine` is the list of what did not decode.
-    """
-
-    out: Path
-    quarantine: Path
-    classes: int
-    splits: Mapping[str, SplitReport]
-    ignored: int
-    ignored_examples: tuple[str, ...]
-    elapsed_s: float
-
-    @property
-    def images(self) -> int:
-        """How many images were judged."""
-        return sum(split.written + split.quarantined for split in self.splits.values())
-
-    @property
-    def images_per_s(self) -> float:
-        return self.images / self.elapsed_s
-
-    def __str__(self) -> str:
-        lines = [f"{self.out}: {self.classes} classes, {self.images_per_s:,.0f} images/s"]
-        for name, split in self.splits.items():
-            lines.append(
-                f"{name}: {split.written:,} images in {split.shards} shards "
-                f"({split.size_bytes / 1e6:,.1f} MB), {split.quarantined} quarantined"
-            )
-            lines += [f"  {n} transcoded: {why}" for why, n in sorted(split.transcoded.items())]
-        if any(split.quarantined for split in self.splits.values()):
-            lines.append(f"what did not decode, and why: {self.quarantine}")
-        if self.ignored:
-            lines.append(
-                f"{self.ignored} entries are no images: {', '.join(self.ignored_examples)}, ..."
-            )
-        return "\n".join(lines)
-
-
 def shard_images(
-    source: Path,
-    out: Path,
+    source: Path | Source,
+    out: Location,
     *,
     seed: int = 0,
     samples_per_shard: int | None = None,
+    max_side: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ShardingReport:
-    """Write a folder of images, `train/<class>/*` and (optional) `val/<class>/*`, as a shard set.
+    """Write labelled images (see `open_source` for a path's layouts) as a shard set.
 
-    `samples_per_shard` counts images of the source; by default a split makes at most 256 shards.
+    `out` is a folder or an s3:// URL. `samples_per_shard` counts images of the source; by default a
+    split makes at most 256 shards. `max_side` is in pixels: larger pictures are made smaller.
     `workers` is the number of processes, by default one for each core (a script that asks for more
     than one needs `if __name__ == "__main__":`). `progress(done, total)` counts images.
 
-    Raises UserError when the source is missing, unreadable, empty or laid out otherwise, when `out`
-    is a set already, holds other files, cannot be written or is full, and when nothing of a split
-    decodes. What an interrupted job left in `out` is overwritten.
+    What an interrupted call of the same job left in `out` is continued. Raises UserError when the
+    source is missing, unreadable, empty, laid out otherwise or not the one of the interrupted call,
+    when `out` is a set already, holds other files or a job with other options, cannot be written or
+    is full, and when nothing of a split decodes.
     """
     started_s = time.monotonic()
-    for name, value, least in (
-        ("samples_per_shard", samples_per_shard, 1),
-        ("workers", workers, 1),
-        ("seed", seed, 0),
-    ):
-        if value is not None and value < least:
-            raise UserError(f"{name} is {value}.", f"Use {least} or more.")
+    _refuse_out_of_range(
+        samples_per_shard=(samples_per_shard, 1),
+        max_side=(max_side, 1),
+        workers=(workers, 1),
+        seed=(seed, 0),
+    )
     try:
-        folder = SetFolder(out)
-        images = ImageFolder(source)
-        job = _Job(images, folder, seed, samples_per_shard)
-        quarantine = job.run(workers or _cores(), progress)
+        with set_folder(out) as folder:
+            images = ImageFolder(source) if isinstance(source, Path) else source
+            job = _Job(images, folder, seed, samples_per_shard, max_side)
+            quarantine, digest = job.run(workers or _cores(), progress)
     except BrokenProcessPool:
         raise UserError(
             "A worker process was killed while it checked images, perhaps for want of memory.",
-            "Run it again with fewer workers.",
+            "Run it again with fewer workers; it goes on from there.",
         ) from None
     except OSError as error:
         raise UserError(
             f"{out} cannot be written: {error.strerror}.",
-            "Free some space or choose another folder, then run it again.",
+            "What is done is kept. Free some space and run it again, or choose another folder.",
         ) from error
     return ShardingReport(
-        out=out,
+        out=str(out),
+        digest=digest,
         quarantine=quarantine,
         classes=len(images.classes),
-        splits={split: outcome.report() for split, outcome in job.outcome.items()},
+        splits={split: SplitReport.of(outcome.entry()) for split, outcome in job.outcome.items()},
         ignored=images.ignored.count,
         ignored_examples=tuple(images.ignored.examples),
+        notes=images.notes,
+        taken_over=job.taken_over,
         elapsed_s=time.monotonic() - started_s,
     )
+
+
+def _refuse_out_of_range(**options: tuple[int | None, int]) -> None:
+    for name, (value, least) in options.items():
+        if value is not None and value < least:
+            raise UserError(f"{name} is {value}.", f"Use {least} or more.")
 
 
 @dataclass
@@ -165,58 +117,65 @@ class _Outcome:
             shards=tuple(self.shards),
         )
 
-    def report(self) -> SplitReport:
-        entry = self.entry()
-        size_bytes = sum(shard.tar_bytes + shard.idx_bytes for shard in self.shards)
-        return SplitReport(
-            entry.written, entry.quarantined, entry.transcoded, len(self.shards), size_bytes
-        )
-
 
 class _Job:
     def __init__(
-        self, source: Source, folder: SetFolder, seed: int, samples_per_shard: int | None
+        self,
+        source: Source,
+        folder: SetFolder,
+        seed: int,
+        samples_per_shard: int | None,
+        max_side: int | None,
     ) -> None:
         self._source = source
         self._folder = folder
         self._seed = seed
+        self._max_side = max_side
         self._samples_per_shard = {
             split: samples_per_shard or _default_samples(source.count(split))
             for split in source.splits
         }
         self.outcome = {split: _Outcome() for split in source.splits}
+        self.taken_over = 0
 
-    def run(self, workers: int, progress: Callable[[int, int], None] | None) -> Path:
-        """Write the set; returns the path of its quarantine list."""
-        options = {f"samples_per_shard_{k}": n for k, n in self._samples_per_shard.items()}
-        self._folder.begin({"seed": self._seed, **options})
+    def run(self, workers: int, progress: Callable[[int, int], None] | None) -> tuple[str, str]:
+        """Write the set; returns where its quarantine list is, and its digest."""
+        options = self._options()
+        written_by = {"accelssl": version("accelssl"), "pillow": version("pillow")}
+        plans = self._plans()
+        records = self._folder.done_before({**options, **written_by, "seed": self._seed})
+        self._take_over(records, plans)
+        self._folder.begin()
         total = sum(self._source.count(split) for split in self._source.splits)
 
         def on_progress(done: int) -> None:
             if progress is not None:
-                progress(done, total)
+                progress(self.taken_over + done, total)
 
-        for shard in write_shards(self._plans(), workers, on_progress):
-            self._take(shard)
+        on_progress(0)
+        for shard in write_shards(plans, workers, on_progress):
+            # They arrive in the order of their plans, so numbers and lists come out the same.
+            split = shard.plan.split
+            self._count(split, self._folder.publish(shard, len(self.outcome[split].shards)))
         quarantine = self._folder.write_quarantine(
             {split: outcome.quarantined for split, outcome in self.outcome.items()}
         )
-        for split, outcome in self.outcome.items():
-            if not outcome.shards:
-                raise UserError(
-                    f"None of the {len(outcome.quarantined)} images of {split} could be decoded.",
-                    f"Each is listed with the reason in {quarantine}.",
-                )
-        self._folder.finish(
-            Manifest(
-                classes=self._source.classes,
-                splits={split: outcome.entry() for split, outcome in self.outcome.items()},
-                seed=self._seed,
-                options=options,
-                written_by={"accelssl": version("accelssl"), "pillow": version("pillow")},
-            )
+        self._refuse_empty_splits(quarantine)
+        manifest = Manifest(
+            classes=self._source.classes,
+            splits={split: outcome.entry() for split, outcome in self.outcome.items()},
+            components=COMPONENTS,
+            seed=self._seed,
+            options=options,
+            written_by=written_by,
         )
-        return quarantine
+        self._folder.finish(manifest)
+        return quarantine, manifest.digest
+
+    def _options(self) -> Options:
+        shards = {f"samples_per_shard_{split}": n for split, n in self._samples_per_shard.items()}
+        size = {} if self._max_side is None else {"max_side": self._max_side}
+        return {**self._source.options, **shards, **size}
 
     def _plans(self) -> Iterator[ShardPlan]:
         for split_number, split in enumerate(self._source.splits):
@@ -224,16 +183,34 @@ class _Job:
             step = self._samples_per_shard[split]
             for number, first in enumerate(range(0, len(order_N), step)):
                 chosen = (self._source.image(split, int(i)) for i in order_N[first : first + step])
-                yield ShardPlan(split, self._folder.stem(split, number), first, tuple(chosen))
+                stem = self._folder.stem(split, number)
+                yield ShardPlan(split, stem, first, tuple(chosen), self._max_side)
 
-    def _take(self, shard: WrittenShard) -> None:
-        # Shards arrive in the order of their plans, so that numbers and lists come out the same.
-        outcome = self.outcome[shard.plan.split]
-        entry = self._folder.publish(shard, len(outcome.shards))
-        if entry is not None:
-            outcome.shards.append(entry)
-        outcome.transcoded.update(shard.transcoded)
-        outcome.quarantined.extend(shard.quarantined)
+    def _take_over(self, records: list[Record], plans: Iterator[ShardPlan]) -> None:
+        for record, plan in zip(records, islice(plans, len(records)), strict=True):
+            if record.plan != fingerprint(plan):
+                raise UserError(
+                    f"The source is not the one that {self._folder.location} was begun with: "
+                    "images were added, removed or renamed.",
+                    "Choose another folder, or remove this one.",
+                )
+            self._count(plan.split, record)
+            self.taken_over += len(plan.images)
+
+    def _count(self, split: str, record: Record) -> None:
+        outcome = self.outcome[split]
+        if record.entry is not None:
+            outcome.shards.append(record.entry)
+        outcome.transcoded.update(record.transcoded)
+        outcome.quarantined.extend(record.quarantined)
+
+    def _refuse_empty_splits(self, quarantine: str) -> None:
+        for split, outcome in self.outcome.items():
+            if not outcome.shards:
+                raise UserError(
+                    f"None of the {len(outcome.quarantined)} images of {split} could be decoded.",
+                    f"Each is listed with the reason in {quarantine}.",
+                )
 
 
 def _shuffled(n: int, seed: int, split_number: int) -> npt.NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 It is the last file that a sharding job writes, so a folder without one is not a set. It names every
 tar and index with size and sha256; the sha256 of its own bytes therefore stands for the whole set.
+It also carries a checksum of itself, so that a changed manifest is noticed.
 """
 
 import hashlib
@@ -9,18 +10,20 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from accelssl.errors import UserError
+from accelssl.pipeline.shard_index import COMPONENTS
+from accelssl.pipeline.storage.storage import Storage
 
 MANIFEST_NAME: Final = "manifest.json"
 # Present from the first to the last moment of a sharding job: what marks its leftovers as ours.
 UNFINISHED_NAME: Final = "unfinished.json"
 FORMAT: Final = "accelssl-shards"
-FORMAT_VERSION: Final = 1
-_SHARD_NAME = re.compile(r"[a-z0-9_]+-[0-9]{6,}")
+FORMAT_VERSION: Final = 2
+_SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_AS_WRITTEN = "Restore the file as it was written, or write the set again."
 _RESHARD = "Write the set again with `accelssl shard-imagenet`, into an empty folder."
 
 
@@ -29,6 +32,7 @@ class ShardEntry:
     """One tar and its index: `<name>.tar` and `<name>.idx`."""
 
     name: str
+    """ASCII letters, digits, "_", "-" and "." alone: it cannot lead out of the set's folder."""
     samples: int
     tar_bytes: int
     tar_sha256: str
@@ -49,30 +53,41 @@ class SplitEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A shard set's content. A label is a position in `classes`."""
+    """A shard set's content. A label is a position in `classes`.
+
+    `components` are the members of each sample that the indexes list. `options` and `seed` are what
+    the set was made with; `seed` is None for tars that accelssl did not write.
+    """
 
     classes: tuple[str, ...]
     splits: Mapping[str, SplitEntry]
-    seed: int
-    options: Mapping[str, int]
+    components: tuple[str, ...]
+    seed: int | None
+    options: Mapping[str, int | str]
     written_by: Mapping[str, str]
 
     def to_bytes(self) -> bytes:
         """The file's content: the same for the same content of the set."""
         document = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
-        return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+        return _as_text(document | {"checksum": _checksum(document)})
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the file, in hex: the same digest means the same bytes in every tar."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
 
 
-def read_manifest(root: Path) -> tuple[Manifest, str]:
-    """The manifest of the shard set in a folder, and its digest: the sha256 of the file, in hex.
+def read_manifest(storage: Storage) -> tuple[Manifest, str]:
+    """The manifest of a shard set, and its digest: the sha256 of the file, in hex.
 
-    Raises UserError for a missing, unreadable or foreign manifest and for another format version.
+    Raises UserError for a missing, unreadable, foreign or changed manifest and for another format
+    version.
     """
-    path = root / MANIFEST_NAME
+    path = storage.path_of(MANIFEST_NAME)
     try:
-        text = path.read_bytes()
+        text = storage.read(MANIFEST_NAME)
     except (FileNotFoundError, NotADirectoryError):
-        raise _not_a_set(root) from None
+        raise _not_a_set(storage) from None
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror}.", "Check the path and its permissions."
@@ -90,26 +105,45 @@ def read_manifest(root: Path) -> tuple[Manifest, str]:
             "Use the accelssl that wrote it, or write the set again.",
         )
     try:
-        return _parse(document), hashlib.sha256(text).hexdigest()
+        checksum = document.pop("checksum")
+        manifest = _parse(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _foreign(path, error) from None
+    if checksum != _checksum(document):
+        raise UserError(f"{path} was changed after it was written.", _AS_WRITTEN)
+    return manifest, hashlib.sha256(text).hexdigest()
 
 
-def _not_a_set(root: Path) -> UserError:
-    if not root.is_dir():
-        return UserError(f"{root} is not a folder.", "Name the folder of a shard set.")
-    if (root / UNFINISHED_NAME).exists():
+def _as_text(document: Mapping[str, object]) -> bytes:
+    return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _checksum(document: Mapping[str, object]) -> str:
+    return hashlib.sha256(_as_text(document)).hexdigest()
+
+
+def _not_a_set(storage: Storage) -> UserError:
+    place = storage.location
+    if not storage.exists():
+        return UserError(f"{place} is not a folder.", "Name the folder of a shard set.")
+    names = storage.names()
+    if UNFINISHED_NAME in names:
         return UserError(
-            f"{root} holds shards of a job that did not finish.",
+            f"{place} holds shards of a job that did not finish.",
             "Run the same `accelssl shard-imagenet` again.",
         )
+    if any(name.endswith(".tar") for name in names):
+        return UserError(
+            f"{place} has tars but no {MANIFEST_NAME}: it is not a shard set.",
+            f"If they are WebDataset tars of labelled JPEGs, run `accelssl index-shards {place}`.",
+        )
     return UserError(
-        f"{root} has no {MANIFEST_NAME}: it is not a shard set.",
+        f"{place} has no {MANIFEST_NAME}: it is not a shard set.",
         "Name a folder that `accelssl shard-imagenet` wrote.",
     )
 
 
-def _foreign(path: Path, error: Exception) -> UserError:
+def _foreign(path: str, error: Exception) -> UserError:
     reason = f"no {error}" if isinstance(error, KeyError) else str(error)
     return UserError(f"{path} is not the manifest of a shard set ({reason}).", _RESHARD)
 
@@ -122,8 +156,9 @@ def _parse(document: dict[str, Any]) -> Manifest:
     return Manifest(
         classes=classes,
         splits=splits,
-        seed=_whole(document["seed"]),
-        options={str(k): _whole(v) for k, v in document["options"].items()},
+        components=_components(document["components"]),
+        seed=None if document["seed"] is None else _whole(document["seed"]),
+        options={str(k): _whole_or_text(v) for k, v in document["options"].items()},
         written_by={str(k): _text(v) for k, v in document["written_by"].items()},
     )
 
@@ -153,8 +188,20 @@ def _shard(entry: dict[str, Any]) -> ShardEntry:
     )
 
 
+def _components(value: list[object]) -> tuple[str, ...]:
+    components = tuple(_text(name) for name in value)
+    # An image and a label always, in the order of the index.
+    if components not in (COMPONENTS, COMPONENTS[:2]):
+        raise ValueError(f"its components are {components}")
+    return components
+
+
+def _whole_or_text(value: object) -> int | str:
+    return value if isinstance(value, str) else _whole(value)
+
+
 def _whole(value: object) -> int:
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{value!r} is not a count")
     return value
 

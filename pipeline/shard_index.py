@@ -6,7 +6,8 @@ component, where offset is that of the component's first data byte in the tar. D
 derives the offsets from a tar listing and is wrong for some archives, so ours are noted while the
 tar is written.
 
-Legend: N samples of one tar, C components of a sample, in the order of COMPONENTS.
+Legend: N samples of one tar, C components of a sample, in the order of COMPONENTS (tars that others
+wrote may lack the last one).
 """
 
 from collections.abc import Sequence
@@ -37,19 +38,28 @@ class ShardIndex(NamedTuple):
     size_bytes_NC: Int64
 
 
-def index_text(keys: Sequence[str], extents: Sequence[Sequence[Extent]]) -> str:
-    """The index of a tar whose n-th sample has the n-th key and the n-th extents."""
+def index_text(
+    keys: Sequence[str],
+    extents: Sequence[Sequence[Extent]],
+    components: Sequence[str] = COMPONENTS,
+) -> str:
+    """The index of a tar whose n-th sample has the n-th key and the n-th extents.
+
+    Keys have no blanks: the format has no way to write them.
+    """
     lines = [f"{VERSION} {len(keys)}\n"]
     for key, of_sample in zip(keys, extents, strict=True):
         groups = (
             f"{ext} {at.offset} {at.size_bytes} {key}.{ext}"
-            for ext, at in zip(COMPONENTS, of_sample, strict=True)
+            for ext, at in zip(components, of_sample, strict=True)
         )
         lines.append(" ".join(groups) + "\n")
     return "".join(lines)
 
 
-def parse_index(text: bytes, samples: int, tar_bytes: int) -> ShardIndex:
+def parse_index(
+    text: bytes, samples: int, tar_bytes: int, components: Sequence[str] = COMPONENTS
+) -> ShardIndex:
     """The index of a tar of `tar_bytes` bytes and `samples` samples, checked against both.
 
     Raises ValueError, saying what is wrong, when the text is not such an index.
@@ -57,13 +67,13 @@ def parse_index(text: bytes, samples: int, tar_bytes: int) -> ShardIndex:
     words = text.split()
     if words[:2] != [VERSION.encode(), str(samples).encode()]:
         raise ValueError(f"it does not begin with '{VERSION} {samples}'")
-    per_line = _WORDS_PER_COMPONENT * len(COMPONENTS)
+    per_line = _WORDS_PER_COMPONENT * len(components)
     if len(words) != 2 + samples * per_line:
-        raise ValueError(f"it does not hold {samples} samples of {', '.join(COMPONENTS)}")
-    offset_NC = np.empty((samples, len(COMPONENTS)), np.int64)
+        raise ValueError(f"it does not hold {samples} samples of {', '.join(components)}")
+    offset_NC = np.empty((samples, len(components)), np.int64)
     size_bytes_NC = np.empty_like(offset_NC)
     # Slices of the flat list of words, column by column: no objects a line, a second for 1.28M.
-    for c, ext in enumerate(COMPONENTS):
+    for c, ext in enumerate(components):
         at = 2 + c * _WORDS_PER_COMPONENT
         if set(words[at::per_line]) - {ext.encode()}:
             raise ValueError(f"component {c + 1} of a sample is not its {ext}")
@@ -87,11 +97,15 @@ def _integers(words: list[bytes]) -> list[int]:
 
 
 def _check_extents(offset_NC: Int64, size_bytes_NC: Int64, tar_bytes: int) -> None:
-    """Components follow each other in the tar, each after a header block of its own."""
+    """Samples follow each other in the tar; each component has a header block of its own."""
     begin, end = offset_NC.ravel(), (offset_NC + size_bytes_NC).ravel()
+    in_order = np.argsort(begin, kind="stable")  # others may write a label before its image
+    begin, end = begin[in_order], end[in_order]
     follows = begin[1:] >= end[:-1] + _BLOCK_BYTES
     starts_inside = begin[:1] >= _BLOCK_BYTES
-    if not (follows.all() and starts_inside.all() and (size_bytes_NC >= 0).all()):
+    samples_follow = offset_NC[1:].min(axis=1) > offset_NC[:-1].max(axis=1)
+    sizes_make_sense = (size_bytes_NC >= 0).all()
+    if not (follows.all() and starts_inside.all() and samples_follow.all() and sizes_make_sense):
         raise ValueError("its components overlap or are out of order")
     if (begin % _BLOCK_BYTES).any() or (end[-1:] > tar_bytes).any():
         raise ValueError("its offsets do not fit the tar")

@@ -14,30 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from accelssl.pipeline.image_check import CheckedImage, UnusableImage, check_image
 from accelssl.pipeline.shard_index import COMPONENTS, Extent, index_text
+from accelssl.pipeline.sources.source import SourceImage
+from accelssl.pipeline.storage.folder import PART
 
-PART = ".part"
 _KEY_DIGITS = 8
-
-
-class SourceImage(Protocol):
-    """One labelled image of a source. Plans travel between processes, so it must pickle."""
-
-    @property
-    def label(self) -> int: ...
-    @property
-    def wnid(self) -> str:
-        """The name of its class."""
-
-    @property
-    def name(self) -> str:
-        """The original file name."""
-
-    def read(self) -> bytes:
-        """The file's bytes, or OSError."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +33,8 @@ class ShardPlan:
     """Where to write, without ".tar" and ".part"."""
     first_key: int
     images: tuple[SourceImage, ...]
+    max_side: int | None = None
+    """Longer pictures are made smaller; in pixels."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +75,7 @@ def write_shard(plan: ShardPlan, on_image: Callable[[], None]) -> WrittenShard:
         warnings.simplefilter("ignore")
         tar = _TarWriter(file)
         for key_number, image in enumerate(plan.images, plan.first_key):
-            checked = _checked(image)
+            checked = _checked(image, plan.max_side)
             if isinstance(checked, Quarantined):
                 quarantined.append(checked)
             else:
@@ -116,9 +102,9 @@ def write_shard(plan: ShardPlan, on_image: Callable[[], None]) -> WrittenShard:
     )
 
 
-def _checked(image: SourceImage) -> CheckedImage | Quarantined:
+def _checked(image: SourceImage, max_side: int | None) -> CheckedImage | Quarantined:
     try:
-        return check_image(image.read())
+        return check_image(image.read(), **({} if max_side is None else {"max_side": max_side}))
     except UnusableImage as error:
         return Quarantined(image.wnid, image.name, str(error))
     except OSError as error:

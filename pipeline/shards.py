@@ -1,17 +1,15 @@
 """Opens a shard set and reads samples from it.
 
-A set is a folder of tars with labelled JPEGs, an index beside each tar, and a manifest:
-shards/README.md documents it for other readers. A set never changes once written, so a sample is
-named everywhere by its position in its split: shards in order, samples in order in them.
+A set is a folder (or a prefix of an object store) of tars with labelled JPEGs, an index beside each
+tar, and a manifest: shards/README.md documents it for other readers. A set never changes once
+written, so a sample is named everywhere by its position in its split: shards in order, samples in
+order in them.
 
 Legend: N samples of a split.
 """
 
 import hashlib
-import os
-import threading
-import weakref
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +17,9 @@ import numpy.typing as npt
 from accelssl.errors import UserError
 from accelssl.pipeline.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
 from accelssl.pipeline.shard_index import COMPONENTS, ShardIndex, key_of, parse_index
+from accelssl.pipeline.storage.storage import Location, Storage, open_storage
 
-_JPG, _CLS, _JSON = (COMPONENTS.index(ext) for ext in ("jpg", "cls", "json"))
+_JPG, _CLS = COMPONENTS.index("jpg"), COMPONENTS.index("cls")
 _NOT_AS_WRITTEN = (
     "Restore the file as it was written, or write the set again with `accelssl shard-imagenet`."
 )
@@ -31,52 +30,61 @@ Int64 = npt.NDArray[np.int64]
 class ShardSet:
     """An opened shard set; see `open_shards`."""
 
-    def __init__(self, root: Path, manifest: Manifest, digest: str) -> None:
-        self.root = root
+    def __init__(self, storage: Storage, manifest: Manifest, digest: str) -> None:
+        self.storage = storage
+        self.location = storage.location
         self.manifest = manifest
         self.digest = digest
         """The sha256 of the manifest in hex: two sets with the same digest hold the same bytes."""
         self.classes: tuple[str, ...] = manifest.classes
         self.splits: tuple[str, ...] = tuple(manifest.splits)
+        sizes_bytes = _sizes_bytes(storage)
         self._split_named = {
-            name: Split(name, root, entry.shards, len(manifest.classes))
-            for name, entry in manifest.splits.items()
+            name: Split(name, storage, manifest, sizes_bytes) for name in manifest.splits
         }
 
     def split(self, name: str) -> "Split":
         """The split of that name, or UserError."""
         if name not in self._split_named:
             raise UserError(
-                f"{self.root} has no split {name!r}.",
+                f"{self.location} has no split {name!r}.",
                 f"Its splits are: {', '.join(self.splits)}.",
             )
         return self._split_named[name]
 
 
-def open_shards(root: Path) -> ShardSet:
-    """Open the shard set in a folder, in seconds for ImageNet-1k.
+def open_shards(location: Location) -> ShardSet:
+    """Open the shard set in a folder or at an s3:// URL, in seconds for ImageNet-1k.
 
     Checks that every tar is there with the size in the manifest, and every index with the sha256 in
     the manifest and offsets that fit its tar. The tars' own sha256 are not computed.
     Raises UserError for anything missing, foreign or stale.
     """
-    manifest, digest = read_manifest(root)
-    return ShardSet(root, manifest, digest)
+    storage = open_storage(location)
+    manifest, digest = read_manifest(storage)
+    return ShardSet(storage, manifest, digest)
 
 
 class Split:
     """A split's samples, to be read by position, from any number of threads.
 
-    For the sample i: `tar_number[i]` is a position in `tars`, `image_offset[i]` and
-    `image_size_bytes[i]` locate its JPEG in that tar, and alike for `label_...` (decimal text) and
-    `json_...`. All are arrays [N], int64 but for the int32 `tar_number`.
+    For the sample i: `tar_number[i]` is a position in `shards`, `image_offset[i]` and
+    `image_size_bytes[i]` locate its JPEG in that tar, and alike for `label_...` (decimal text). All
+    are arrays [N], int64 but for the int32 `tar_number`. `indexes` has the same by shard, with the
+    JSON member where the set has one.
     """
 
-    def __init__(self, name: str, root: Path, shards: tuple[ShardEntry, ...], classes: int) -> None:
+    def __init__(
+        self, name: str, storage: Storage, manifest: Manifest, sizes_bytes: dict[str, int]
+    ) -> None:
         self.name = name
-        self.tars: tuple[Path, ...] = tuple(root / f"{shard.name}.tar" for shard in shards)
-        self._classes = classes
-        indexes = [_open_index(root, shard) for shard in shards]
+        self.storage = storage
+        self.shards: tuple[ShardEntry, ...] = manifest.splits[name].shards
+        self._classes = len(manifest.classes)
+        self.indexes: list[ShardIndex] = _open_indexes(
+            storage, self.shards, manifest.components, sizes_bytes
+        )
+        shards, indexes = self.shards, self.indexes
         samples = [shard.samples for shard in shards]
         self._first_of_tar = np.concatenate(([0], np.cumsum(samples, dtype=np.int64)))
         self.tar_number: npt.NDArray[np.int32] = np.repeat(
@@ -86,16 +94,16 @@ class Split:
         size_bytes_NC = np.concatenate([index.size_bytes_NC for index in indexes])
         self.image_offset: Int64 = offset_NC[:, _JPG]
         self.label_offset: Int64 = offset_NC[:, _CLS]
-        self.json_offset: Int64 = offset_NC[:, _JSON]
         self.image_size_bytes: Int64 = size_bytes_NC[:, _JPG]
         self.label_size_bytes: Int64 = size_bytes_NC[:, _CLS]
-        self.json_size_bytes: Int64 = size_bytes_NC[:, _JSON]
-        self._descriptors: dict[int, int] = {}
-        self._opening = threading.Lock()
-        weakref.finalize(self, _close_all, self._descriptors)
 
     def __len__(self) -> int:
         return len(self.tar_number)
+
+    @property
+    def tars(self) -> tuple[str, ...]:
+        """The tars in order, as paths or URLs."""
+        return tuple(self.storage.path_of(f"{shard.name}.tar") for shard in self.shards)
 
     def read(self, i: int) -> tuple[bytes, int]:
         """The sample i: its encoded image and its label, a position in the set's classes.
@@ -105,8 +113,8 @@ class Split:
         """
         if not 0 <= i < len(self):
             raise IndexError(f"sample {i} of split {self.name}, which has {len(self)}")
-        image = self._pread(i, int(self.image_offset[i]), int(self.image_size_bytes[i]))
-        label = self._pread(i, int(self.label_offset[i]), int(self.label_size_bytes[i]))
+        image = self._read(i, int(self.image_offset[i]), int(self.image_size_bytes[i]))
+        label = self._read(i, int(self.label_offset[i]), int(self.label_size_bytes[i]))
         # isdigit() of bytes is ASCII alone: int() would also take signs, blanks and underscores.
         if not label.isdigit() or int(label) >= self._classes:
             raise UserError(
@@ -118,16 +126,17 @@ class Split:
     def describe(self, i: int) -> str:
         """The sample i for messages, as in "train-000003.tar: key 00001234"."""
         tar_number = int(self.tar_number[i])
-        tar, sample = self.tars[tar_number], i - int(self._first_of_tar[tar_number])
+        shard, sample = self.shards[tar_number], i - int(self._first_of_tar[tar_number])
         try:
-            key = key_of(tar.with_suffix(".idx").read_bytes(), sample)
+            key = key_of(self.storage.read(f"{shard.name}.idx"), sample)
         except (OSError, IndexError):  # a message must not fail because the index has gone since
-            return f"{tar.name}: sample {sample}"
-        return f"{tar.name}: key {key}"
+            return f"{shard.name}.tar: sample {sample}"
+        return f"{shard.name}.tar: key {key}"
 
-    def _pread(self, i: int, offset: int, size_bytes: int) -> bytes:
+    def _read(self, i: int, offset: int, size_bytes: int) -> bytes:
+        tar = f"{self.shards[int(self.tar_number[i])].name}.tar"
         try:
-            data = os.pread(self._descriptor(int(self.tar_number[i])), size_bytes, offset)
+            data = self.storage.read(tar, offset, size_bytes)
         except OSError as error:
             raise UserError(
                 f"{self.describe(i)} cannot be read: {error.strerror}.",
@@ -139,32 +148,42 @@ class Split:
             )
         return data
 
-    def _descriptor(self, tar_number: int) -> int:
-        descriptor = self._descriptors.get(tar_number)
-        if descriptor is None:
-            with self._opening:
-                if tar_number not in self._descriptors:
-                    flags = os.O_RDONLY | os.O_CLOEXEC
-                    self._descriptors[tar_number] = os.open(self.tars[tar_number], flags)
-                descriptor = self._descriptors[tar_number]
-        return descriptor
 
-
-def _close_all(descriptors: dict[int, int]) -> None:
-    while descriptors:
-        os.close(descriptors.popitem()[1])
-
-
-def _open_index(root: Path, shard: ShardEntry) -> ShardIndex:
-    """The index of a shard, after checking both its files against the manifest."""
-    tar, idx = root / f"{shard.name}.tar", root / f"{shard.name}.idx"
+def _sizes_bytes(storage: Storage) -> dict[str, int]:
     try:
-        tar_bytes = tar.stat().st_size
-        text = idx.read_bytes()
+        return storage.sizes_bytes()
     except OSError as error:
         raise UserError(
-            f"{error.filename} is in the manifest but cannot be read: {error.strerror}.",
-            _NOT_AS_WRITTEN,
+            f"{storage.location} cannot be listed: {error.strerror}.",
+            "Check the path and its permissions.",
+        ) from None
+
+
+def _open_indexes(
+    storage: Storage,
+    shards: tuple[ShardEntry, ...],
+    components: tuple[str, ...],
+    sizes_bytes: dict[str, int],
+) -> list[ShardIndex]:
+    def opened(shard: ShardEntry) -> ShardIndex:
+        return _open_index(storage, shard, components, sizes_bytes.get(f"{shard.name}.tar"))
+
+    with ThreadPoolExecutor(storage.parallel_reads) as pool:
+        return list(pool.map(opened, shards))
+
+
+def _open_index(
+    storage: Storage, shard: ShardEntry, components: tuple[str, ...], tar_bytes: int | None
+) -> ShardIndex:
+    """The index of a shard, after checking both its files against the manifest."""
+    tar, idx = (storage.path_of(f"{shard.name}.{suffix}") for suffix in ("tar", "idx"))
+    if tar_bytes is None:
+        raise UserError(f"{tar} is in the manifest but is missing.", _NOT_AS_WRITTEN)
+    try:
+        text = storage.read(f"{shard.name}.idx")
+    except OSError as error:
+        raise UserError(
+            f"{idx} is in the manifest but cannot be read: {error.strerror}.", _NOT_AS_WRITTEN
         ) from None
     if tar_bytes != shard.tar_bytes:
         raise UserError(
@@ -174,8 +193,8 @@ def _open_index(root: Path, shard: ShardEntry) -> ShardIndex:
     if hashlib.sha256(text).hexdigest() != shard.idx_sha256:
         raise UserError(f"{idx} is not the index in {MANIFEST_NAME}.", _NOT_AS_WRITTEN)
     try:
-        return parse_index(text, shard.samples, tar_bytes)
+        return parse_index(text, shard.samples, tar_bytes, components)
     except ValueError as error:
         raise UserError(
-            f"{idx} is not the index of {tar.name}: {error}.", _NOT_AS_WRITTEN
+            f"{idx} is not the index of {shard.name}.tar: {error}.", _NOT_AS_WRITTEN
         ) from None

@@ -34,7 +34,7 @@ Machine = tuple[str, str, int]
 def train_command(
     *,
     out: Path,
-    data: Path | None,
+    data: str | None,
     algo: str,
     budget: str | None,
     compression: Compressing,
@@ -89,9 +89,7 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
     return stopped_by
 
 
-def evaluate_command(
-    run: Path, data: Path | None, protocol: str, device: str, as_json: bool
-) -> str:
+def evaluate_command(run: Path, data: str | None, protocol: str, device: str, as_json: bool) -> str:
     """Evaluate a run and renew its report; a table, or one line of JSON."""
     if protocol != "nn":
         raise UserError(f"The protocol {protocol!r} is not known.", "Use --protocol nn.")
@@ -151,7 +149,7 @@ def _schedule(compression: Compressing) -> Schedule | None:
     )
 
 
-def _recipe(algo: str, data: Path | None, options: dict[str, Any], small: bool) -> TrainConfig:
+def _recipe(algo: str, data: str | None, options: dict[str, Any], small: bool) -> TrainConfig:
     if algo not in ALGORITHMS:
         raise UserError(f"The algorithm {algo!r} is not known.", f"Use {', '.join(ALGORITHMS)}.")
     if data is None:
@@ -162,7 +160,7 @@ def _recipe(algo: str, data: Path | None, options: dict[str, Any], small: bool) 
     model = options.pop("model")
     return recipe(
         DEFAULT_MODEL if model is None else model,
-        str(data),
+        data,
         options.pop("budget"),
         options.pop("schedule") or constant(DEFAULT_COMPRESSION),
         **{name: value for name, value in options.items() if value is not None},
@@ -170,7 +168,7 @@ def _recipe(algo: str, data: Path | None, options: dict[str, Any], small: bool) 
 
 
 def _machine_options(
-    machine: Machine, device: torch.device, data: Path | None, resuming: bool
+    machine: Machine, device: torch.device, data: str | None, resuming: bool
 ) -> dict[str, Any]:
     """What may differ between the parts of a run: where it runs and where its data lies."""
     _, precision, threads = machine
@@ -178,7 +176,7 @@ def _machine_options(
     return {
         "precision": None if keep else pick_precision(precision, device),
         "threads": threads or len(os.sched_getaffinity(0)),
-        "data": None if data is None else str(data),
+        "data": data,
     }
 
 

@@ -90,7 +90,7 @@ def resume(config: TrainConfig, run: Path, device: torch.device) -> Session:
     session = _session(config, device, state.position)
     if session.shards.digest != state.digest:
         raise UserError(
-            f"{session.shards.root} is not the shard set the run was trained on.",
+            f"{session.shards.location} is not the shard set the run was trained on.",
             "Name the same set with --data; the run folder's config.json says which it was.",
         )
     session.objective.load_state_dict(state.objective)
@@ -101,10 +101,10 @@ def resume(config: TrainConfig, run: Path, device: torch.device) -> Session:
 
 
 def _session(config: TrainConfig, device: torch.device, position: Position) -> Session:
-    shards = open_shards(Path(config.data))
+    shards = open_shards(config.data)
     if config.eval_every and "val" not in shards.splits:
         raise UserError(
-            f"{shards.root} has no val split for --eval-every.",
+            f"{shards.location} has no val split for --eval-every.",
             "Leave --eval-every out, or write a set with a val folder.",
         )
     split = shards.split("train")

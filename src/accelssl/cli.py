@@ -87,7 +87,9 @@ def shard_imagenet(
 )
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    data: Annotated[Path | None, typer.Option(help="Folder of the shard set.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Folder of the shard set, or s3://bucket/prefix.")
+    ] = None,
     algo: Annotated[str, typer.Option(help="Method: simclr.")] = "simclr",
     budget: Annotated[
         str | None,
@@ -159,7 +161,7 @@ def train(
 @app.command(epilog="Example: accelssl evaluate run --data shards --protocol nn")
 def evaluate(
     run: Run,
-    data: Annotated[Path | None, typer.Option(help="Shard set [the run's own].")] = None,
+    data: Annotated[str | None, typer.Option(help="Shard set [the run's own].")] = None,
     protocol: Annotated[str, typer.Option(help="nn: nn1 and knn20.")] = "nn",
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,

@@ -75,35 +75,30 @@ def test_the_set_tells_its_classes_splits_and_identity(out: Path) -> None:
     shards = open_shards(out)
     assert shards.classes == CLASSES
     assert shards.splits == ("train", "val")
-    assert shards.root == out
+    assert shards.location == str(out)
     assert shards.digest == hashlib.sha256((out / "manifest.json").read_bytes()).hexdigest()
     assert [len(shards.split(name)) for name in shards.splits] == [21, 9]
-    assert [tar.name for tar in shards.split("train").tars] == [
-        f"train-{n:06d}.tar" for n in range(3)
-    ]
+    assert shards.split("train").tars == tuple(str(out / f"train-{n:06d}.tar") for n in range(3))
     with pytest.raises(UserError, match="train, val"):
         shards.split("test")
 
 
 def test_tarfile_finds_the_same_bytes_where_the_index_says(out: Path) -> None:
     split = open_shards(out).split("train")
-    columns = {
-        "jpg": (split.image_offset, split.image_size_bytes),
-        "cls": (split.label_offset, split.label_size_bytes),
-        "json": (split.json_offset, split.json_size_bytes),
-    }
     i = 0
-    for number, path in enumerate(split.tars):
+    for number, (path, index) in enumerate(zip(split.tars, split.indexes, strict=True)):
         with tarfile.open(path) as tar:
             members = tar.getmembers()
-        for at in range(0, len(members), 3):
+        for sample, at in enumerate(range(0, len(members), 3)):
             trio = members[at : at + 3]
             assert [m.name.partition(".")[2] for m in trio] == ["jpg", "cls", "json"]
             assert len({m.name.partition(".")[0] for m in trio}) == 1
+            assert [m.offset_data for m in trio] == index.offset_NC[sample].tolist()
+            assert [m.size for m in trio] == index.size_bytes_NC[sample].tolist()
+            jpg, cls = trio[:2]
             assert split.tar_number[i] == number
-            for member in trio:
-                offset, size_bytes = columns[member.name.partition(".")[2]]
-                assert (member.offset_data, member.size) == (offset[i], size_bytes[i])
+            assert (jpg.offset_data, jpg.size) == (split.image_offset[i], split.image_size_bytes[i])
+            assert (cls.offset_data, cls.size) == (split.label_offset[i], split.label_size_bytes[i])
             i += 1
     assert i == len(split)
 
@@ -123,8 +118,8 @@ def test_the_tar_program_lists_and_extracts_a_shard(out: Path, tmp_path: Path) -
 def test_the_webdataset_library_reads_the_same_samples_in_order(out: Path) -> None:
     webdataset: Any = importlib.import_module("webdataset")
     for split in ("train", "val"):
-        tars = [str(tar) for tar in open_shards(out).split(split).tars]
-        dataset = webdataset.WebDataset(tars, shardshuffle=False)
+        tars = open_shards(out).split(split).tars
+        dataset = webdataset.WebDataset(list(tars), shardshuffle=False)
         assert [(s["jpg"], int(s["cls"])) for s in dataset] == everything(out, split)
 
 
@@ -136,8 +131,8 @@ def test_dali_reads_the_same_samples_in_order_through_the_index(out: Path) -> No
         with pipeline:
             pipeline.set_outputs(
                 *dali.fn.readers.webdataset(
-                    paths=[str(tar) for tar in split.tars],
-                    index_paths=[str(tar.with_suffix(".idx")) for tar in split.tars],
+                    paths=list(split.tars),
+                    index_paths=[tar.removesuffix(".tar") + ".idx" for tar in split.tars],
                     ext=["jpg", "cls"],
                     missing_component_behavior="error",
                 )
@@ -260,7 +255,7 @@ def binary_manifest(out: Path) -> None:
 
 
 def later_manifest(out: Path) -> None:
-    edit_manifest(out, lambda document: document.update(version=2))
+    edit_manifest(out, lambda document: document.update(version=3))
 
 
 def escaping_manifest(out: Path) -> None:
@@ -268,6 +263,10 @@ def escaping_manifest(out: Path) -> None:
         document["splits"]["val"]["shards"][0]["name"] = "../val-000000"
 
     edit_manifest(out, edit)
+
+
+def reordered_manifest(out: Path) -> None:
+    edit_manifest(out, lambda document: document["classes"].reverse())
 
 
 def miscounted_manifest(out: Path) -> None:
@@ -295,9 +294,10 @@ def edit_manifest(out: Path, edit: Callable[[dict[str, Any]], object]) -> None:
         (no_manifest, "manifest.json"),
         (garbled_manifest, "manifest.json"),
         (binary_manifest, "manifest.json"),
-        (later_manifest, "version 2"),
+        (later_manifest, "version 3"),
         (escaping_manifest, "manifest.json"),
         (miscounted_manifest, "manifest.json"),
+        (reordered_manifest, "manifest.json was changed"),
     ],
 )
 def test_a_set_that_changed_is_refused_by_the_name_of_the_file(

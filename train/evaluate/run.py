@@ -25,7 +25,7 @@ BATCH = 64
 
 
 def evaluate_run(
-    run: Path, data: Path | None, device: torch.device, show: bool = True
+    run: Path, data: str | None, device: torch.device, show: bool = True
 ) -> dict[str, Any]:
     """nn1 and knn20 of the run's last checkpoint, its untrained network and raw pixels.
 
@@ -34,7 +34,7 @@ def evaluate_run(
     """
     config = read_config(run / "config.json")
     state = checkpoint.load(run)
-    shards = open_shards(data or Path(config.data))
+    shards = open_shards(data or config.data)
     untrained = build(config).to(device)
     trained = build(config).to(device)
     trained.load_state_dict(state.objective)
@@ -54,7 +54,7 @@ def evaluate_run(
         "queries": len(shards.split("val")),
         "step": state.step,
         "spent": state.spent,
-        "data": str(shards.root),
+        "data": shards.location,
     }
     partial = run / f"{NAME}.part"
     partial.write_text(json.dumps(result, indent=1))
@@ -68,7 +68,7 @@ def neighbours_of(
     """{name: {"nn1", "knn20"}} for each of `extracts`: bank train, queries val."""
     if "val" not in shards.splits:
         raise UserError(
-            f"{shards.root} has no val split to take queries from.",
+            f"{shards.location} has no val split to take queries from.",
             "Write a set with a val folder, or evaluate on another with --data.",
         )
     bank, bank_labels = features(shards.split("train"), extracts, options, show)

@@ -2,32 +2,18 @@
 
 import os
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from accelssl.errors import UserError
-from accelssl.pipeline.shard_writer import SourceImage
+from accelssl.pipeline.sources.source import Ignored, SourceImage
 
 SPLITS = ("train", "val")
 _JPEG_EXTENSIONS = {".jpg", ".jpeg", ".jpe", ".jfif"}
 _OTHER_EXTENSIONS = {".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".avif"}
 EXTENSIONS = frozenset(_JPEG_EXTENSIONS | _OTHER_EXTENSIONS)
 _LAYOUT = "Lay the images out as train/<class>/<image> and, if you have them, val/<class>/<image>."
-_EXAMPLES = 20
-
-
-@dataclass
-class Ignored:
-    """What the source holds besides images: how many entries, and the first of them by path."""
-
-    count: int = 0
-    examples: list[str] = field(default_factory=list)
-
-    def add(self, path: str) -> None:
-        self.count += 1
-        if len(self.examples) < _EXAMPLES:
-            self.examples.append(path)
 
 
 class ImageFolder:
@@ -40,6 +26,8 @@ class ImageFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.options: Mapping[str, int | str] = {}
+        self.notes: tuple[str, ...] = ()
         self.ignored = Ignored()
         self._names: dict[str, list[str]] = {}
         self._labels: dict[str, array[int]] = {}

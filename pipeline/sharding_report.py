@@ -1,0 +1,75 @@
+"""What a sharding job tells about its outcome."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from accelssl.pipeline.manifest import SplitEntry
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """What became of a split's images. `transcoded` counts written ones, by reason."""
+
+    written: int
+    quarantined: int
+    transcoded: Mapping[str, int]
+    shards: int
+    size_bytes: int
+
+    @classmethod
+    def of(cls, entry: SplitEntry) -> "SplitReport":
+        size_bytes = sum(shard.tar_bytes + shard.idx_bytes for shard in entry.shards)
+        return cls(
+            entry.written, entry.quarantined, entry.transcoded, len(entry.shards), size_bytes
+        )
+
+
+@dataclass(frozen=True)
+class ShardingReport:
+    """The outcome of a sharding job.
+
+    `ignored` counts the entries of the source that are no images; `ignored_examples` has the paths,
+    relative to the source, of the first ones. `quarantine` is where the list of what did not decode
+    is. `taken_over` counts the images that an earlier, interrupted call had dealt with.
+    """
+
+    out: str
+    digest: str
+    quarantine: str
+    classes: int
+    splits: Mapping[str, SplitReport]
+    ignored: int
+    ignored_examples: tuple[str, ...]
+    notes: tuple[str, ...]
+    taken_over: int
+    elapsed_s: float
+
+    @property
+    def images(self) -> int:
+        """How many images were judged, by this call or an earlier one that it continued."""
+        return sum(split.written + split.quarantined for split in self.splits.values())
+
+    @property
+    def images_per_s(self) -> float:
+        return (self.images - self.taken_over) / self.elapsed_s
+
+    def __str__(self) -> str:
+        lines = [f"{self.out}: {self.classes} classes, {self.images_per_s:,.0f} images/s"]
+        if self.taken_over:
+            lines.append(f"{self.taken_over:,} images were there from an interrupted call")
+        for name, split in self.splits.items():
+            lines.append(
+                f"{name}: {split.written:,} images in {split.shards} shards "
+                f"({split.size_bytes / 1e6:,.1f} MB), {split.quarantined} quarantined"
+            )
+            lines += [f"  {n} transcoded: {why}" for why, n in sorted(split.transcoded.items())]
+        if any(split.quarantined for split in self.splits.values()):
+            lines.append(f"what did not decode, and why: {self.quarantine}")
+        if self.ignored:
+            more = ", ..." if self.ignored > len(self.ignored_examples) else ""
+            lines.append(
+                f"{self.ignored} entries are no images: {', '.join(self.ignored_examples)}{more}"
+            )
+        lines += self.notes
+        lines.append(f"digest {self.digest}")
+        return "\n".join(lines)
