@@ -1,11 +1,21 @@
 """The fused op `accelssl::augment_patchify`: contract, checks, custom op, public function.
 
-Contract. crops_NHWC: uint8, square, H = W divisible by p. params_NP: float32, a row of numbers a
-crop (augmentation.Column). keep_idx_NL: int64, positions in the row-major grid of the *final*
-(flipped) crop. Result tokens_NLV: V = 768 values in the order of a flattened conv weight (channel,
-row, column), computed in float32 and rounded once to `dtype`. It draws nothing at random, has no
+Contract. crops_NHWC: uint8, square, H = W divisible by p (NCHW is taken too, at the price of a copy
+unless it is a permuted NHWC). params_NP: float32, a row of numbers a crop (augmentation.Column).
+keep_idx_NL: int64, positions in the row-major grid of the *final* (flipped) crop. Result
+tokens_NLV: contiguous, V = 768 values in the order of a flattened conv weight (channel, row,
+column), computed in float32 and rounded once to `dtype`. It draws nothing at random, has no
 gradient (its inputs are pixels) and aliases no input.
+
+Three implementations of one definition (reference.py): CUDA C++ compiled at first use, Triton where
+that fails, and the definition itself on the CPU.
 """
+
+import os
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +24,11 @@ from accelssl.pipeline.compress import reference
 from accelssl.pipeline.compress.augmentation import Column
 from accelssl.pipeline.compress.compression import PATCH_SIDES, TOKEN_VALUES
 
+Implementation = Literal["auto", "cuda", "triton", "torch"]
+IMPLEMENTATIONS: tuple[Implementation, ...] = ("auto", "cuda", "triton", "torch")
+CHECK_INDICES = "ACCELSSL_CHECK_INDICES"
+"""Set to 1 to have keep_idx checked before each launch on a GPU, which waits for the device."""
+
 
 def augment_patchify(
     crops_NHWC: Tensor,
@@ -21,39 +36,105 @@ def augment_patchify(
     keep_idx_NL: Tensor,
     p: int,
     dtype: torch.dtype = torch.float32,
+    implementation: Implementation = "auto",
 ) -> Tensor:
     """Augment, cut into p x p patches, keep keep_idx, shrink to 16 x 16: tokens_NLV in `dtype`.
 
-    Raises ValueError, naming the value, when shapes, dtypes or p break the contract above.
+    Raises ValueError, naming the value, when shapes, dtypes, devices or p break the contract above.
+    An index outside the grid is a ValueError on the CPU and with ACCELSSL_CHECK_INDICES=1; else, on
+    a GPU, CUDA and torch stop the device with a message and Triton makes a token of NaN.
     """
-    _check(crops_NHWC, params_NP, keep_idx_NL, p, dtype)
-    tokens: Tensor = _augment_patchify(crops_NHWC, params_NP, keep_idx_NL, p, dtype)
+    if crops_NHWC.ndim == 4 and crops_NHWC.shape[1] == 3:
+        crops_NHWC = crops_NHWC.permute(0, 2, 3, 1)
+    _check(crops_NHWC, params_NP, keep_idx_NL, p, dtype, implementation)
+    tokens: Tensor = _augment_patchify(crops_NHWC, params_NP, keep_idx_NL, p, dtype, implementation)
     return tokens
 
 
 @torch.library.custom_op("accelssl::augment_patchify", mutates_args=())
 def _augment_patchify(
-    crops_NHWC: Tensor, params_NP: Tensor, keep_idx_NL: Tensor, p: int, dtype: torch.dtype
+    crops_NHWC: Tensor,
+    params_NP: Tensor,
+    keep_idx_NL: Tensor,
+    p: int,
+    dtype: torch.dtype,
+    implementation: str,
 ) -> Tensor:
-    _check_places(keep_idx_NL, (crops_NHWC.shape[1] // p) ** 2)
-    tokens = reference.augment_patchify(crops_NHWC, params_NP, keep_idx_NL, p)
-    return tokens.to(dtype)
+    on_cpu = crops_NHWC.device.type == "cpu"
+    if on_cpu or os.environ.get(CHECK_INDICES) == "1":
+        _check_places(keep_idx_NL, (crops_NHWC.shape[1] // p) ** 2)
+    if implementation == "auto":
+        implementation = "torch" if on_cpu else best(crops_NHWC.device.index, p, dtype)
+    return _of(implementation)(crops_NHWC, params_NP, keep_idx_NL, p, dtype)
 
 
 @_augment_patchify.register_fake
 def _(
-    crops_NHWC: Tensor, params_NP: Tensor, keep_idx_NL: Tensor, p: int, dtype: torch.dtype
+    crops_NHWC: Tensor,
+    params_NP: Tensor,
+    keep_idx_NL: Tensor,
+    p: int,
+    dtype: torch.dtype,
+    implementation: str,
 ) -> Tensor:
     return crops_NHWC.new_empty((*keep_idx_NL.shape, TOKEN_VALUES), dtype=dtype)
 
 
-def _check(
+@cache
+def best(device: int, p: int, dtype: torch.dtype) -> Implementation:
+    """The implementation that "auto" means on a GPU. Warns, once, of one that should work."""
+    from accelssl.pipeline.compress import cuda_kernel
+    from accelssl.pipeline.compress.nvrtc import CompilationFailed
+
+    try:
+        cuda_kernel.load(device, p, dtype)
+        return "cuda"
+    except CompilationFailed as error:
+        other: Implementation = "triton"
+        try:
+            import triton  # noqa: F401
+        except ImportError:
+            other = "torch"
+        _warn_once(f"The CUDA kernel cannot be used ({error}); {other} takes its place.")
+        return other
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _of(implementation: str) -> Callable[[Tensor, Tensor, Tensor, int, torch.dtype], Tensor]:
+    # Imported when first used: neither Triton nor CUDA's libraries are everywhere.
+    if implementation == "cuda":
+        from accelssl.pipeline.compress import cuda_kernel
+
+        return cuda_kernel.augment_patchify
+    if implementation == "triton":
+        from accelssl.pipeline.compress import triton_kernel
+
+        return triton_kernel.augment_patchify
+    return _in_torch
+
+
+def _in_torch(
     crops_NHWC: Tensor, params_NP: Tensor, keep_idx_NL: Tensor, p: int, dtype: torch.dtype
+) -> Tensor:
+    return reference.augment_patchify(crops_NHWC, params_NP, keep_idx_NL, p).to(dtype)
+
+
+def _check(
+    crops_NHWC: Tensor,
+    params_NP: Tensor,
+    keep_idx_NL: Tensor,
+    p: int,
+    dtype: torch.dtype,
+    implementation: str,
 ) -> None:
     shape = tuple(crops_NHWC.shape)
     if crops_NHWC.dtype != torch.uint8 or len(shape) != 4 or shape[3] != 3 or shape[1] != shape[2]:
         raise ValueError(f"crops are {crops_NHWC.dtype} {shape}: need uint8 (N, H, H, 3).")
-    if p not in PATCH_SIDES or shape[1] % p:
+    if p not in PATCH_SIDES or not shape[1] or shape[1] % p:
         raise ValueError(f"p = {p} for {shape[1]} px: need a divisor of H among {PATCH_SIDES}.")
     if params_NP.dtype != torch.float32 or params_NP.shape != (shape[0], len(Column)):
         raise ValueError(
@@ -67,11 +148,22 @@ def _check(
         )
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype {dtype}: need float32, bfloat16 or float16.")
+    devices = {tensor.device for tensor in (crops_NHWC, params_NP, keep_idx_NL)}
+    if len(devices) > 1:
+        raise ValueError(f"inputs are on {sorted(map(str, devices))}: need one device.")
+    _check_implementation(implementation, crops_NHWC.device.type)
+
+
+def _check_implementation(implementation: str, device: str) -> None:
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"implementation {implementation!r}: need one of {IMPLEMENTATIONS}.")
+    interpreted = implementation == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if implementation in ("cuda", "triton") and device != "cuda" and not interpreted:
+        raise ValueError(f"implementation {implementation!r} on {device}: it needs a GPU.")
 
 
 def _check_places(keep_idx_NL: Tensor, patches: int) -> None:
-    """On a GPU the indexing kernel itself refuses what lies outside the grid, all but negatives."""
-    if keep_idx_NL.device.type == "cpu" and keep_idx_NL.numel():
+    if keep_idx_NL.numel():
         low, high = int(keep_idx_NL.min()), int(keep_idx_NL.max())
         if low < 0 or high >= patches:
             raise ValueError(f"keep_idx runs from {low} to {high}: need 0 to {patches - 1}.")

@@ -1,8 +1,9 @@
 """The definition of the fused op, in plain torch; also the path for machines without a GPU.
 
-Shapes: N crops, H = W pixels, L kept patches, V = 768 values a token. Colours are float32 in
-[0, 1], clamped after each step of the jitter and never rounded in between: torchvision's float
-semantics (hue in HSV, contrast about the crop's mean gray, blur with reflected borders).
+Shapes: N crops, H = W pixels, L kept patches, V = 768 values a token. Colours are floats in [0, 1],
+clamped after each step of the jitter and never rounded in between: torchvision's float semantics
+(hue in HSV, contrast about the crop's mean gray, blur with reflected borders). The op computes in
+float32; float64 is what its implementations are measured against.
 """
 
 from collections.abc import Callable
@@ -22,15 +23,22 @@ GRAY_WEIGHTS = (0.2989, 0.587, 0.114)
 BLUR_RADIUS = 8
 
 
-def augment_patchify(crops_NHWC: Tensor, params_NP: Tensor, keep_idx_NL: Tensor, p: int) -> Tensor:
-    """tokens_NLV, float32: augment, normalise, cut into patches, keep, shrink to 16 x 16."""
-    images_NCHW = normalise(augment(crops_NHWC, params_NP))
+def augment_patchify(
+    crops_NHWC: Tensor,
+    params_NP: Tensor,
+    keep_idx_NL: Tensor,
+    p: int,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """tokens_NLV, in `dtype` throughout: augment, normalise, cut, keep, shrink to 16 x 16."""
+    images_NCHW = normalise(augment(crops_NHWC, params_NP, dtype))
     return shrink(kept_patches(images_NCHW, keep_idx_NL, p))
 
 
-def augment(crops_NHWC: Tensor, params_NP: Tensor) -> Tensor:
+def augment(crops_NHWC: Tensor, params_NP: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """images_NCHW in [0, 1]: jitter, gray, blur, solarize, flip, as params_NP says (Column)."""
-    images = crops_NHWC.permute(0, 3, 1, 2).contiguous().float() / 255
+    params_NP = params_NP.to(dtype)
+    images = crops_NHWC.permute(0, 3, 1, 2).contiguous().to(dtype) / 255
     jitter(images, params_NP)
     _where(images, params_NP[:, Column.GRAY], lambda group: gray(group).expand_as(group))
     blur(images, params_NP[:, Column.SIGMA])
@@ -83,7 +91,7 @@ def adjust_hue(images_NCHW: Tensor, turn_N111: Tensor) -> Tensor:
     safe = torch.where(chroma > 0, chroma, 1)
     h = torch.where(v == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
     h = torch.where(v == r, (g - b) / safe, h)
-    n_C11 = torch.tensor([5.0, 3.0, 1.0], device=v.device).view(3, 1, 1)
+    n_C11 = torch.tensor([5.0, 3.0, 1.0], dtype=v.dtype, device=v.device).view(3, 1, 1)
     k = (h[:, None] + n_C11 + 6 * turn_N111).remainder_(6)
     return v[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp_(0, 1)
 
@@ -126,7 +134,8 @@ def blur(images_NCHW: Tensor, sigma_N: Tensor) -> None:
 
 def normalise(images_NCHW: Tensor) -> Tensor:
     """ImageNet's mean and standard deviation, in place."""
-    mean, std = (torch.tensor(x, device=images_NCHW.device) for x in (IMAGENET_MEAN, IMAGENET_STD))
+    like = {"dtype": images_NCHW.dtype, "device": images_NCHW.device}
+    mean, std = (torch.tensor(x, **like) for x in (IMAGENET_MEAN, IMAGENET_STD))
     return images_NCHW.sub_(mean.view(3, 1, 1)).div_(std.view(3, 1, 1))
 
 
@@ -141,11 +150,11 @@ def kept_patches(images_NCHW: Tensor, keep_idx_NL: Tensor, p: int) -> Tensor:
 def shrink(patches_NLCpp: Tensor) -> Tensor:
     """tokens_NLV in the order of a flattened convolution weight: channel, row, column."""
     p = patches_NLCpp.shape[-1]
-    matrix = _shrink_tensor(p, patches_NLCpp.device)
+    matrix = _shrink_tensor(p, patches_NLCpp.dtype, patches_NLCpp.device)
     small = patches_NLCpp if p == 16 else matrix @ patches_NLCpp @ matrix.T
     return small.flatten(2)
 
 
 @cache
-def _shrink_tensor(p: int, device: torch.device) -> Tensor:
-    return torch.tensor(shrink_matrix(p), dtype=torch.float32, device=device)
+def _shrink_tensor(p: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(shrink_matrix(p), dtype=dtype, device=device)

@@ -1,0 +1,147 @@
+// Colours of augment_patchify: bytes -> float pixels in [0, 1] -> jitter and gray.
+//
+// The definition is reference.py. All threads of a block work on one crop, so every branch on a
+// parameter is uniform. Constants in capitals come from constants.cuh, which nvrtc.py generates from
+// the Python definition.
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef long long i64;
+
+// K neighbouring pixels.
+template <int K>
+struct Pixels {
+    float r[K], g[K], b[K];
+};
+
+// A row of params_NP, with the mean gray that the contrast blends with.
+struct Augmentation {
+    int order;
+    float brightness, contrast, saturation, hue_sixths, sigma, mean_gray;
+    bool gray, solarize, flip;
+
+    __device__ explicit Augmentation(const float* row) {
+        order = (int)row[ORDER];
+        brightness = row[BRIGHTNESS];
+        contrast = row[CONTRAST];
+        saturation = row[SATURATION];
+        hue_sixths = 6.f * (row[HUE] - rintf(row[HUE]));  // within half a turn
+        sigma = row[SIGMA];
+        gray = row[GRAY] > 0.f;
+        solarize = row[SOLARIZE] > 0.f;
+        flip = row[FLIP] > 0.f;
+        mean_gray = 0.f;
+    }
+
+    // Nothing but moves: the result must be that of the definition to the last bit.
+    __device__ bool only_moves() const {
+        return order < 0 && !gray && !solarize && !(sigma > 0.f);
+    }
+};
+
+// Byte i of some words as an exact float. Conversions run at an eighth of the rate of this: the
+// byte becomes the low mantissa bits of 2^23, which is then taken away.
+__device__ __forceinline__ float byte_as_float(const u32* words, int i) {
+    return __uint_as_float(__byte_perm(words[i / 4], 0x4B000000u, 0x7650u | (i % 4))) - 8388608.f;
+}
+
+template <int K>
+__device__ __forceinline__ Pixels<K> unpacked(const u32* words) {
+    Pixels<K> x;
+#pragma unroll
+    for (int i = 0; i < K; ++i) {
+        x.r[i] = byte_as_float(words, 3 * i);
+        x.g[i] = byte_as_float(words, 3 * i + 1);
+        x.b[i] = byte_as_float(words, 3 * i + 2);
+    }
+    return x;
+}
+
+template <int K>
+__device__ __forceinline__ void scale(Pixels<K>& x, float factor) {
+#pragma unroll
+    for (int i = 0; i < K; ++i) {
+        x.r[i] *= factor;
+        x.g[i] *= factor;
+        x.b[i] *= factor;
+    }
+}
+
+__device__ __forceinline__ float gray_of(float r, float g, float b) {
+    return fmaf(GRAY_BLUE, b, fmaf(GRAY_GREEN, g, GRAY_RED * r));
+}
+
+// A blend of a colour with a gray level, clamped to [0, 1].
+__device__ __forceinline__ float blend(float value, float factor, float part_of_gray) {
+    return __saturatef(fmaf(factor, value, part_of_gray));
+}
+
+// HSV's hue turned, value and chroma kept. With h in sixths of the circle a channel is the smallest
+// one plus the chroma times a trapezoid of h.
+__device__ __forceinline__ void turn_hue(float& r, float& g, float& b, float sixths) {
+    const float highest = fmaxf(r, fmaxf(g, b)), lowest = fminf(r, fminf(g, b));
+    const float chroma = highest - lowest;
+    const bool is_red = highest == r, is_green = highest == g;
+    const float difference = is_red ? g - b : is_green ? b - r : r - g;
+    const float corner = is_red ? 0.f : is_green ? 2.f : 4.f;
+    // A gray has no hue: whatever h is, the chroma of 0 leaves it as it is.
+    float h = chroma > 0.f ? __fdividef(difference, chroma) : 0.f;
+    h += corner + sixths;
+    if (h < 0.f) h += 6.f;
+    if (h >= 6.f) h -= 6.f;
+    r = fmaf(chroma, __saturatef(fabsf(h - 3.f) - 1.f), lowest);
+    g = fmaf(chroma, __saturatef(2.f - fabsf(h - 2.f)), lowest);
+    b = fmaf(chroma, __saturatef(2.f - fabsf(h - 4.f)), lowest);
+}
+
+// The steps of the jitter in the sample's order; with UNTIL_CONTRAST, those before the contrast.
+template <bool UNTIL_CONTRAST, int K>
+__device__ __forceinline__ void jitter(Pixels<K>& x, const Augmentation& a) {
+    if (a.order < 0) return;
+    u32 steps = JITTER_ORDERS[a.order];
+#pragma unroll 1
+    for (int step = 0; step < 4; ++step, steps >>= 8) {
+        const u32 column = steps & 255u;
+        if (column == BRIGHTNESS) {
+#pragma unroll
+            for (int i = 0; i < K; ++i) {
+                x.r[i] = __saturatef(a.brightness * x.r[i]);
+                x.g[i] = __saturatef(a.brightness * x.g[i]);
+                x.b[i] = __saturatef(a.brightness * x.b[i]);
+            }
+        } else if (column == CONTRAST) {
+            if (UNTIL_CONTRAST) return;
+            const float part_of_gray = (1.f - a.contrast) * a.mean_gray;
+#pragma unroll
+            for (int i = 0; i < K; ++i) {
+                x.r[i] = blend(x.r[i], a.contrast, part_of_gray);
+                x.g[i] = blend(x.g[i], a.contrast, part_of_gray);
+                x.b[i] = blend(x.b[i], a.contrast, part_of_gray);
+            }
+        } else if (column == SATURATION) {
+#pragma unroll
+            for (int i = 0; i < K; ++i) {
+                const float part = (1.f - a.saturation) * gray_of(x.r[i], x.g[i], x.b[i]);
+                x.r[i] = blend(x.r[i], a.saturation, part);
+                x.g[i] = blend(x.g[i], a.saturation, part);
+                x.b[i] = blend(x.b[i], a.saturation, part);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < K; ++i) turn_hue(x.r[i], x.g[i], x.b[i], a.hue_sixths);
+        }
+    }
+}
+
+__device__ __forceinline__ float solarized(float value) { return value >= 0.5f ? 1.f - value : value; }
+
+// Everything that is done to single pixels before the blur: bytes as floats in, colours out.
+template <int K>
+__device__ __forceinline__ void colour(Pixels<K>& x, const Augmentation& a) {
+    scale(x, 1.f / 255.f);
+    jitter<false>(x, a);
+    if (a.gray) {
+#pragma unroll
+        for (int i = 0; i < K; ++i) x.r[i] = x.g[i] = x.b[i] = gray_of(x.r[i], x.g[i], x.b[i]);
+    }
+}

@@ -1,0 +1,121 @@
+"""The fused op in CUDA C++ (augment_patchify.cu): loads the kernels and launches them.
+
+Two launches on the current stream of the crops' device: the sums behind the mean gray, and the op.
+Nothing is read back and nothing depends on values, so it can be captured in a CUDA graph (after one
+call with the same p, dtype and device, which compiles and loads).
+"""
+
+import ctypes
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from accelssl.pipeline.compress.compression import TOKEN_VALUES
+from accelssl.pipeline.compress.nvrtc import (
+    PARTS,
+    THREADS,
+    CompilationFailed,
+    machine_code,
+    shared_bytes,
+    tokens_per_block,
+)
+
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+
+
+class _Kernels(NamedTuple):
+    """Functions of the loaded code. `module` keeps it loaded."""
+
+    module: Any
+    sum_gray: Any
+    augment_patchify: Any
+
+
+def augment_patchify(
+    crops_NHWC: Tensor, params_NP: Tensor, keep_idx_NL: Tensor, p: int, dtype: torch.dtype
+) -> Tensor:
+    """tokens_NLV; see op.py for the contract, which has been checked.
+
+    A place outside the grid stops the device with a message, as an index error in PyTorch does.
+    Raises CompilationFailed when the code cannot be compiled or loaded.
+    """
+    (n, kept), side = keep_idx_NL.shape, crops_NHWC.shape[1]
+    device = crops_NHWC.device
+    tokens = torch.empty((n, kept, TOKEN_VALUES), dtype=dtype, device=device)
+    if not tokens.numel():
+        return tokens
+    kernels = load(device.index, p, dtype)
+    crops_NHWC = _aligned(crops_NHWC)
+    params_NP, keep_idx_NL = params_NP.contiguous(), keep_idx_NL.contiguous()
+    gray_sums = torch.empty((n, PARTS), device=device)
+    crops, params, keep_idx, sums, out = (
+        tensor.data_ptr() for tensor in (crops_NHWC, params_NP, keep_idx_NL, gray_sums, tokens)
+    )
+    blocks = n * -(-kept // tokens_per_block(p))
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream().cuda_stream
+        pointers = (_POINTER,) * 3
+        _launch(
+            kernels.sum_gray, n * PARTS, 0, stream, (crops, params, sums, side), (*pointers, _INT)
+        )
+        arguments = (crops, params, keep_idx, sums, out, kept, side)
+        types = (*pointers, _POINTER, _POINTER, _INT, _INT)
+        _launch(kernels.augment_patchify, blocks, shared_bytes(p), stream, arguments, types)
+    return tokens
+
+
+@cache
+def load(device: int, p: int, dtype: torch.dtype) -> _Kernels:
+    """The kernels on a device: compiled, or from the disk cache, and loaded."""
+    major, minor = torch.cuda.get_device_capability(device)
+    code = machine_code(p, str(dtype).removeprefix("torch."), f"sm_{major}{minor}")
+    driver = _driver()
+    with torch.cuda.device(device):
+        torch.empty(1, device=f"cuda:{device}")  # the device's context must be the current one
+        module = _checked(driver.cuModuleLoadData(code))
+        functions = [
+            _checked(driver.cuModuleGetFunction(module, name))
+            for name in (b"sum_gray", b"augment_patchify")
+        ]
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _checked(driver.cuFuncSetAttribute(functions[1], attribute, shared_bytes(p)))
+    return _Kernels(module, *functions)
+
+
+def _aligned(crops_NHWC: Tensor) -> Tensor:
+    """Contiguous, from an address that 16-byte loads can start at."""
+    crops_NHWC = crops_NHWC.contiguous()
+    return crops_NHWC.clone() if crops_NHWC.data_ptr() % 16 else crops_NHWC
+
+
+def _launch(
+    kernel: Any,
+    blocks: int,
+    shared: int,
+    stream: int,
+    arguments: tuple[int, ...],
+    types: tuple[Any, ...],
+) -> None:
+    _checked(
+        _driver().cuLaunchKernel(
+            kernel, blocks, 1, 1, THREADS, 1, 1, shared, stream, (arguments, types), 0
+        )
+    )
+
+
+@cache
+def _driver() -> Any:
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise CompilationFailed(f"the package cuda-bindings is missing: {error}") from error
+    return driver
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    error, *values = result
+    if int(error):
+        raise CompilationFailed(f"the CUDA driver: {error.name}")
+    return values[0] if values else None

@@ -1,0 +1,186 @@
+"""Compiles the CUDA source at run time, without a compiler on the machine, and keeps the result.
+
+NVRTC is a part of the CUDA libraries that PyTorch brings. It needs no GPU: the machine code for any
+architecture can be made anywhere.
+"""
+
+import hashlib
+import os
+import tempfile
+from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accelssl.pipeline.compress import reference
+from accelssl.pipeline.compress.augmentation import JITTER_ORDERS, Column
+from accelssl.pipeline.compress.shrink import interpolation
+
+_SOURCES = ("augment_patchify.cu", "colour.cuh", "output.cuh")
+OUTPUTS = ("float32", "bfloat16", "float16")
+THREADS = 256
+PARTS = 4
+"""Blocks, and so partial sums, that a crop's mean gray is made by."""
+
+
+class CompilationFailed(Exception):
+    """NVRTC is missing, too old, or refuses the source; the text says which."""
+
+
+def tokens_per_block(p: int) -> int:
+    """Tokens of one crop that a block makes."""
+    return 32 if p == 16 else 8
+
+
+def shared_bytes(p: int) -> int:
+    """Shared memory of a block: float planes of a patch with its halo, and of its blurred rows."""
+    region = p + 2 * reference.BLUR_RADIUS
+    return 4 * 3 * region * (_pitch(region) + _pitch(p))
+
+
+def _pitch(width: int) -> int:
+    fours = -(-width // 4)
+    return 4 * (fours if fours % 2 else fours + 1)
+
+
+def machine_code(p: int, output: str, architecture: str) -> bytes:
+    """The kernels for one patch side and one of OUTPUTS, for an architecture such as "sm_90".
+
+    From the disk cache if they are there. Any number of processes may ask at once. Raises
+    CompilationFailed.
+    """
+    nvrtc = _library()
+    sources = {name: _source(name) for name in _SOURCES} | {"constants.cuh": constants(p)}
+    options = (
+        f"--gpu-architecture={architecture}",
+        "--std=c++17",
+        f"-DSIDE={p}",
+        f"-DOUT={OUTPUTS.index(output)}",
+        f"-DTHREADS={THREADS}",
+        f"-DTOKENS={tokens_per_block(p)}",
+        f"-DPARTS={PARTS}",
+        f"-DSHARED_BYTES={shared_bytes(p)}",
+    )
+    key = hashlib.sha256(repr((sorted(sources.items()), options, _version(nvrtc))).encode())
+    cached = _cache_folder() / f"{key.hexdigest()}.cubin"
+    with suppress(OSError):
+        return cached.read_bytes()
+    code = _compiled(nvrtc, sources, options)
+    with suppress(OSError):  # a folder that cannot be written costs a second at each start
+        _write(cached, code)
+    return code
+
+
+def constants(p: int) -> str:
+    """constants.cuh: everything that the Python definition knows, as C++."""
+    orders = [sum(int(c) << 8 * i for i, c in enumerate(order)) for order in JITTER_ORDERS]
+    left, weight = _interpolation(p)
+    lower, inverse_diagonal = _factors(p)
+    columns = "".join(f"constexpr unsigned {c.name} = {c.value};\n" for c in Column)
+    grays = zip(("RED", "GREEN", "BLUE"), reference.GRAY_WEIGHTS, strict=True)
+    return (
+        f"{columns}constexpr unsigned COLUMNS = {len(Column)};\n"
+        f"constexpr int BLUR_RADIUS = {reference.BLUR_RADIUS};\n"
+        + "".join(f"constexpr float GRAY_{name} = {_literal(w)};\n" for name, w in grays)
+        + _array("unsigned", "JITTER_ORDERS", orders)
+        + _array("float", "MEAN", reference.IMAGENET_MEAN)
+        + _array("float", "STD", reference.IMAGENET_STD)
+        + _array("int", "SHRINK_LEFT", left)
+        + _array("float", "SHRINK_WEIGHT", weight)
+        + _array("float", "SHRINK_LOWER", lower)
+        + _array("float", "SHRINK_INVERSE_DIAGONAL", inverse_diagonal)
+    )
+
+
+def _interpolation(p: int) -> tuple[list[int], list[float]]:
+    """For each row of B, where its first value stands, and its second value (they sum to one)."""
+    matrix = interpolation(16, p)
+    left = np.minimum((matrix != 0).argmax(axis=1), 14)
+    return left.tolist(), matrix[np.arange(p), left + 1].tolist()
+
+
+def _factors(p: int) -> tuple[list[float], list[float]]:
+    """B^T B = L D L^T, tridiagonal: below L's diagonal, and 1 / D."""
+    matrix = interpolation(16, p)
+    gram = matrix.T @ matrix
+    lower, diagonal = np.zeros(16), np.zeros(16)
+    diagonal[0] = gram[0, 0]
+    for j in range(1, 16):
+        lower[j] = gram[j, j - 1] / diagonal[j - 1]
+        diagonal[j] = gram[j, j] - lower[j] ** 2 * diagonal[j - 1]
+    return lower.tolist(), (1 / diagonal).tolist()
+
+
+def _array(kind: str, name: str, values: Any) -> str:
+    items = ", ".join(_literal(v) if kind == "float" else str(int(v)) for v in values)
+    return f"__device__ constexpr {kind} {name}[] = {{{items}}};\n"
+
+
+def _literal(value: float) -> str:
+    return f"{float(np.float32(value))!r}f"
+
+
+def _source(name: str) -> str:
+    return (files("accelssl.pipeline.compress") / name).read_text()
+
+
+@cache
+def _library() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # the bindings raise what the missing library makes them stumble on
+        raise CompilationFailed(f"NVRTC cannot be loaded: {error}") from error
+    return nvrtc
+
+
+def _version(nvrtc: Any) -> tuple[int, int]:
+    _, major, minor = nvrtc.nvrtcVersion()
+    return int(major), int(minor)
+
+
+def _compiled(nvrtc: Any, sources: dict[str, str], options: tuple[str, ...]) -> bytes:
+    main = _SOURCES[0]
+    headers = {name: text for name, text in sources.items() if name != main}
+    error, program = nvrtc.nvrtcCreateProgram(
+        sources[main].encode(),
+        main.encode(),
+        len(headers),
+        [text.encode() for text in headers.values()],
+        [name.encode() for name in headers],
+    )
+    _check(nvrtc, error, "")
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+    if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = b" " * size
+        nvrtc.nvrtcGetProgramLog(program, log)
+        _check(nvrtc, error, log.decode(errors="replace").strip("\0 \n"))
+    _, size = nvrtc.nvrtcGetCUBINSize(program)
+    code = b" " * size
+    (error,) = nvrtc.nvrtcGetCUBIN(program, code)
+    _check(nvrtc, error, "")
+    nvrtc.nvrtcDestroyProgram(program)
+    return code
+
+
+def _check(nvrtc: Any, error: Any, log: str) -> None:
+    if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompilationFailed(f"NVRTC {'.'.join(map(str, _version(nvrtc)))}: {error.name}\n{log}")
+
+
+def _cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "accelssl" / "kernels"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """In full or not at all, whoever else does the same at the same moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(data)
+    Path(file.name).replace(path)
