@@ -27,7 +27,7 @@ from accelssl.pipeline.shard_index import COMPONENTS
 from accelssl.pipeline.shard_pool import write_shards
 from accelssl.pipeline.shard_writer import Quarantined, ShardPlan
 from accelssl.pipeline.sharding_report import ShardingReport, SplitReport
-from accelssl.pipeline.sources.image_folder import ImageFolder
+from accelssl.pipeline.sources.open_source import open_source
 from accelssl.pipeline.sources.source import Source
 from accelssl.pipeline.storage.storage import Location
 
@@ -68,7 +68,7 @@ def shard_images(
     )
     try:
         with set_folder(out) as folder:
-            images = ImageFolder(source) if isinstance(source, Path) else source
+            images = open_source(source) if isinstance(source, Path) else source
             job = _Job(images, folder, seed, samples_per_shard, max_side)
             quarantine, digest = job.run(workers or _cores(), progress)
     except BrokenProcessPool:

@@ -104,7 +104,7 @@ def write_shard(plan: ShardPlan, on_image: Callable[[], None]) -> WrittenShard:
 
 def _checked(image: SourceImage, max_side: int | None) -> CheckedImage | Quarantined:
     try:
-        return check_image(image.read(), **({} if max_side is None else {"max_side": max_side}))
+        return check_image(image.read(), max_side)
     except UnusableImage as error:
         return Quarantined(image.wnid, image.name, str(error))
     except OSError as error:

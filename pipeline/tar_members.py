@@ -50,12 +50,14 @@ def tar_members(
     window = _Part(file, start, size_bytes)
     try:
         with tarfile.open(fileobj=window, mode="r:") as tar:
-            for member in tar:
+            while (member := tar.next()) is not None:
+                if member.size < 0:  # tarfile would go round in circles
+                    raise DamagedTar(f"it has a damaged header at byte {member.offset}")
                 yield TarMember(member.name, _kind(member), start + member.offset_data, member.size)
                 # Else tarfile keeps every header: 2 GB for the 1.28 million of ImageNet.
-                tar.members.clear()
+                tar.members.clear()  # type: ignore[attr-defined]
             end = tar.offset
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError) as error:  # ValueError: numbers in damaged PAX headers
         raise DamagedTar(f"it is not a whole uncompressed tar archive ({error})") from None
     _check_end(window, end)
 

@@ -4,10 +4,6 @@
 // parameter is uniform. Constants in capitals come from constants.cuh, which nvrtc.py generates from
 // the Python definition.
 
-typedef unsigned char u8;
-typedef unsigned int u32;
-typedef long long i64;
-
 // K neighbouring pixels.
 template <int K>
 struct Pixels {
@@ -39,32 +35,34 @@ struct Augmentation {
     }
 };
 
-// Byte i of some words as an exact float. Conversions run at an eighth of the rate of this: the
-// byte becomes the low mantissa bits of 2^23, which is then taken away.
-__device__ __forceinline__ float byte_as_float(const u32* words, int i) {
-    return __uint_as_float(__byte_perm(words[i / 4], 0x4B000000u, 0x7650u | (i % 4))) - 8388608.f;
+constexpr float TWO_TO_23 = 8388608.f;
+
+// 2^23 plus byte i of some words: the byte becomes the low bits of the mantissa. Conversions of
+// integers run at an eighth of the rate of this.
+__device__ __forceinline__ float byte_in_mantissa(const u32* words, int i) {
+    return __uint_as_float(__byte_perm(words[i / 4], 0x4B000000u, 0x7650u | (i % 4)));
 }
 
+__device__ __forceinline__ float byte_as_float(const u32* words, int i) {
+    return byte_in_mantissa(words, i) - TWO_TO_23;
+}
+
+// Byte i times a factor, rounded once: 2^23 times the factor is exact.
+__device__ __forceinline__ float scaled_byte(const u32* words, int i, float factor) {
+    return fmaf(byte_in_mantissa(words, i), factor, -TWO_TO_23 * factor);
+}
+
+// K pixels of three bytes, scaled to [0, 1].
 template <int K>
 __device__ __forceinline__ Pixels<K> unpacked(const u32* words) {
     Pixels<K> x;
 #pragma unroll
     for (int i = 0; i < K; ++i) {
-        x.r[i] = byte_as_float(words, 3 * i);
-        x.g[i] = byte_as_float(words, 3 * i + 1);
-        x.b[i] = byte_as_float(words, 3 * i + 2);
+        x.r[i] = scaled_byte(words, 3 * i, 1.f / 255.f);
+        x.g[i] = scaled_byte(words, 3 * i + 1, 1.f / 255.f);
+        x.b[i] = scaled_byte(words, 3 * i + 2, 1.f / 255.f);
     }
     return x;
-}
-
-template <int K>
-__device__ __forceinline__ void scale(Pixels<K>& x, float factor) {
-#pragma unroll
-    for (int i = 0; i < K; ++i) {
-        x.r[i] *= factor;
-        x.g[i] *= factor;
-        x.b[i] *= factor;
-    }
 }
 
 __device__ __forceinline__ float gray_of(float r, float g, float b) {
@@ -76,22 +74,24 @@ __device__ __forceinline__ float blend(float value, float factor, float part_of_
     return __saturatef(fmaf(factor, value, part_of_gray));
 }
 
-// HSV's hue turned, value and chroma kept. With h in sixths of the circle a channel is the smallest
-// one plus the chroma times a trapezoid of h.
+// HSV's hue turned, value and chroma kept. With the hue in sixths of the circle, counted from cyan, a
+// channel is the smallest one plus the chroma times a trapezoid of the hue.
 __device__ __forceinline__ void turn_hue(float& r, float& g, float& b, float sixths) {
+    constexpr float ROUNDING = 12582912.f;  // 1.5 * 2^23: adding it rounds to a whole number
     const float highest = fmaxf(r, fmaxf(g, b)), lowest = fminf(r, fminf(g, b));
     const float chroma = highest - lowest;
     const bool is_red = highest == r, is_green = highest == g;
-    const float difference = is_red ? g - b : is_green ? b - r : r - g;
-    const float corner = is_red ? 0.f : is_green ? 2.f : 4.f;
+    // All three differences first: a chain of conditions would become branches that diverge.
+    const float of_red = g - b, of_green = b - r, of_blue = r - g;
+    float difference = is_green ? of_green : of_blue, corner = is_green ? sixths - 1.f : sixths + 1.f;
+    difference = is_red ? of_red : difference;
+    corner = is_red ? sixths - 3.f : corner;
     // A gray has no hue: whatever h is, the chroma of 0 leaves it as it is.
-    float h = chroma > 0.f ? __fdividef(difference, chroma) : 0.f;
-    h += corner + sixths;
-    if (h < 0.f) h += 6.f;
-    if (h >= 6.f) h -= 6.f;
-    r = fmaf(chroma, __saturatef(fabsf(h - 3.f) - 1.f), lowest);
-    g = fmaf(chroma, __saturatef(2.f - fabsf(h - 2.f)), lowest);
-    b = fmaf(chroma, __saturatef(2.f - fabsf(h - 4.f)), lowest);
+    float h = fmaf(difference, __fdividef(1.f, fmaxf(chroma, 1e-20f)), corner);
+    h = fmaf(-6.f, fmaf(h, 1.f / 6.f, ROUNDING) - ROUNDING, h);  // within half a turn
+    r = fmaf(chroma, __saturatef(fabsf(h) - 1.f), lowest);
+    g = fmaf(chroma, __saturatef(2.f - fabsf(h + 1.f)), lowest);
+    b = fmaf(chroma, __saturatef(2.f - fabsf(h - 1.f)), lowest);
 }
 
 // The steps of the jitter in the sample's order; with UNTIL_CONTRAST, those before the contrast.
@@ -135,13 +135,22 @@ __device__ __forceinline__ void jitter(Pixels<K>& x, const Augmentation& a) {
 
 __device__ __forceinline__ float solarized(float value) { return value >= 0.5f ? 1.f - value : value; }
 
-// Everything that is done to single pixels before the blur: bytes as floats in, colours out.
+// Everything that is done to single pixels before the blur.
 template <int K>
 __device__ __forceinline__ void colour(Pixels<K>& x, const Augmentation& a) {
-    scale(x, 1.f / 255.f);
     jitter<false>(x, a);
     if (a.gray) {
 #pragma unroll
         for (int i = 0; i < K; ++i) x.r[i] = x.g[i] = x.b[i] = gray_of(x.r[i], x.g[i], x.b[i]);
+    }
+}
+
+template <int K>
+__device__ __forceinline__ void solarize(Pixels<K>& x) {
+#pragma unroll
+    for (int i = 0; i < K; ++i) {
+        x.r[i] = solarized(x.r[i]);
+        x.g[i] = solarized(x.g[i]);
+        x.b[i] = solarized(x.b[i]);
     }
 }

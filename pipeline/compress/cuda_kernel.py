@@ -14,11 +14,12 @@ from torch import Tensor
 
 from accelssl.pipeline.compress.compression import TOKEN_VALUES
 from accelssl.pipeline.compress.nvrtc import (
+    GRAY_THREADS,
     PARTS,
-    THREADS,
     CompilationFailed,
     machine_code,
     shared_bytes,
+    threads,
     tokens_per_block,
 )
 
@@ -57,12 +58,13 @@ def augment_patchify(
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream().cuda_stream
         pointers = (_POINTER,) * 3
-        _launch(
-            kernels.sum_gray, n * PARTS, 0, stream, (crops, params, sums, side), (*pointers, _INT)
-        )
+        arguments: tuple[int, ...] = (crops, params, sums, side)
+        shape = (n * PARTS, GRAY_THREADS, 0)
+        _launch(kernels.sum_gray, shape, stream, arguments, (*pointers, _INT))
         arguments = (crops, params, keep_idx, sums, out, kept, side)
         types = (*pointers, _POINTER, _POINTER, _INT, _INT)
-        _launch(kernels.augment_patchify, blocks, shared_bytes(p), stream, arguments, types)
+        shape = (blocks, threads(p), shared_bytes(p))
+        _launch(kernels.augment_patchify, shape, stream, arguments, types)
     return tokens
 
 
@@ -92,15 +94,15 @@ def _aligned(crops_NHWC: Tensor) -> Tensor:
 
 def _launch(
     kernel: Any,
-    blocks: int,
-    shared: int,
+    shape: tuple[int, int, int],
     stream: int,
     arguments: tuple[int, ...],
     types: tuple[Any, ...],
 ) -> None:
+    blocks, threads, shared = shape
     _checked(
         _driver().cuLaunchKernel(
-            kernel, blocks, 1, 1, THREADS, 1, 1, shared, stream, (arguments, types), 0
+            kernel, blocks, 1, 1, threads, 1, 1, shared, stream, (arguments, types), 0
         )
     )
 

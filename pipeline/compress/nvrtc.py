@@ -19,9 +19,22 @@ from accelssl.pipeline.compress import reference
 from accelssl.pipeline.compress.augmentation import JITTER_ORDERS, Column
 from accelssl.pipeline.compress.shrink import interpolation
 
-_SOURCES = ("augment_patchify.cu", "colour.cuh", "output.cuh")
+_SOURCES = (
+    "augment_patchify.cu",
+    "ptx.cuh",
+    "colour.cuh",
+    "output.cuh",
+    "crop.cuh",
+    "shrink.cuh",
+    "blur.cuh",
+)
+# Patches that a block works on at a time: for p > 16, with a thread for each of their rows.
+_CHUNK = {16: 8, 20: 6, 24: 5, 30: 4, 40: 3, 48: 4}
+_CHUNKS = 2
+# Blocks that a multiprocessor is to hold at a time, which bounds the registers of a thread.
+_BLOCKS = {16: 8, 20: 5, 24: 5, 30: 5, 40: 5, 48: 3}
 OUTPUTS = ("float32", "bfloat16", "float16")
-THREADS = 256
+GRAY_THREADS = 256
 PARTS = 4
 """Blocks, and so partial sums, that a crop's mean gray is made by."""
 
@@ -32,18 +45,25 @@ class CompilationFailed(Exception):
 
 def tokens_per_block(p: int) -> int:
     """Tokens of one crop that a block makes."""
-    return 32 if p == 16 else 8
+    return _CHUNK[p] * _CHUNKS
+
+
+def threads(p: int) -> int:
+    """Threads of a block of the op, in whole warps."""
+    return 128 if p == 16 else -(-p * _CHUNK[p] // 32) * 32
 
 
 def shared_bytes(p: int) -> int:
-    """Shared memory of a block: float planes of a patch with its halo, and of its blurred rows."""
+    """Shared memory of a block, as blur.cuh counts it."""
     region = p + 2 * reference.BLUR_RADIUS
-    return 4 * 3 * region * (_pitch(region) + _pitch(p))
-
-
-def _pitch(width: int) -> int:
-    fours = -(-width // 4)
-    return 4 * (fours if fours % 2 else fours + 1)
+    fours = -(-region // 4)
+    blur = 3 * region * 4 * (fours if fours % 2 else fours + 1)
+    if p == 16:
+        return 4 * blur
+    row_words = (3 * p + (2 if p % 4 else 0) + 3) // 4
+    staged = p * (row_words | 1)
+    shrunk = 3 * ((20 * p + 15) // 32 * 32 + 16)
+    return 4 * max(blur, _CHUNK[p] * (staged + shrunk))
 
 
 def machine_code(p: int, output: str, architecture: str) -> bytes:
@@ -57,9 +77,13 @@ def machine_code(p: int, output: str, architecture: str) -> bytes:
     options = (
         f"--gpu-architecture={architecture}",
         "--std=c++17",
+        "--ftz=true",
         f"-DSIDE={p}",
         f"-DOUT={OUTPUTS.index(output)}",
-        f"-DTHREADS={THREADS}",
+        f"-DTHREADS={threads(p)}",
+        f"-DCHUNK={_CHUNK[p]}",
+        f"-DBLOCKS={_BLOCKS[p]}",
+        f"-DGRAY_THREADS={GRAY_THREADS}",
         f"-DTOKENS={tokens_per_block(p)}",
         f"-DPARTS={PARTS}",
         f"-DSHARED_BYTES={shared_bytes(p)}",

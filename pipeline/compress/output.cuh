@@ -1,5 +1,4 @@
 // What leaves augment_patchify: float32, bfloat16 or half, rounded to nearest even, once.
-// Conversions are PTX, so that no CUDA header is needed where the code is compiled.
 
 #if OUT == 0
 typedef float Out;
@@ -14,23 +13,18 @@ __device__ __forceinline__ float divided(float a, float divisor, float reciproca
     return fmaf(fmaf(-divisor, quotient, a), reciprocal, quotient);
 }
 
-#if OUT != 0
-__device__ __forceinline__ u32 two_as_half(float low, float high) {
-    u32 both;
 #if OUT == 1
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#define two_as_half two_as_bfloat16
 #else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-    return both;
-}
+#define two_as_half two_as_float16
 #endif
 
-__device__ __forceinline__ void store_one(Out* to, float value) {
+// Two neighbouring values; `to` is aligned to two of them.
+__device__ __forceinline__ void store_two(Out* to, float left, float right) {
 #if OUT == 0
-    *to = value;
+    *(float2*)to = make_float2(left, right);
 #else
-    *to = (Out)two_as_half(value, 0.f);
+    *(u32*)to = two_as_half(left, right);
 #endif
 }
 

@@ -32,7 +32,8 @@ def crops_of(n: int, side: int, rng: np.random.Generator) -> Tensor:
 
 
 def places(n: int, patches: int, kept: int, rng: np.random.Generator) -> Tensor:
-    return torch.from_numpy(np.stack([rng.permutation(patches)[:kept] for _ in range(n)]))
+    rows = [rng.permutation(patches)[:kept] for _ in range(n)]
+    return torch.from_numpy(np.array(rows, dtype=np.int64).reshape(n, kept))
 
 
 def random_params(n: int, seed: int) -> Tensor:
@@ -109,7 +110,7 @@ def test_moves_are_equal_to_the_last_bit(
 def test_any_number_of_crops_and_patches(n: int, kept: int, implementation: Implementation) -> None:
     rng = np.random.default_rng(3)
     crops, params = crops_of(n, 240, rng), random_params(n, 3)
-    keep = places(n, 64, kept, rng).reshape(n, kept).long()
+    keep = places(n, 64, kept, rng)
     tokens = augment_patchify(
         crops.cuda(), params.cuda(), keep.cuda(), 30, torch.float32, implementation
     )

@@ -1,0 +1,92 @@
+"""The outcome of looking at tars that others wrote."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Finding:
+    """Something that was found once or more: the first place, and how often."""
+
+    what: str
+    first: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        more = f" and {self.count - 1:,} more" if self.count > 1 else ""
+        return f"{self.what}: {self.first}{more}"
+
+
+@dataclass
+class Findings:
+    """What was found, by what it is, in the order in which it turned up."""
+
+    found: dict[str, Finding] = field(default_factory=dict)
+
+    def add(self, what: str, where: str, count: int = 1) -> None:
+        if what in self.found:
+            self.found[what].count += count
+        else:
+            self.found[what] = Finding(what, where, count)
+
+
+@dataclass(frozen=True)
+class AdoptedSplit:
+    """What a split of the set holds."""
+
+    tars: int
+    samples: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What became of a folder of tars: either a shard set, or nothing if a tar was refused.
+
+    `refused` has by tar what is wrong with it; `skipped` what is in the tars and not in the set;
+    `notes` what else the user should know, a sentence each.
+    """
+
+    root: Path
+    classes: int
+    splits: Mapping[str, AdoptedSplit]
+    skipped: tuple[Finding, ...]
+    refused: Mapping[str, tuple[Finding, ...]]
+    notes: tuple[str, ...]
+
+    @property
+    def is_a_set(self) -> bool:
+        """Whether the folder can be opened as a shard set now."""
+        return not self.refused
+
+    def __str__(self) -> str:
+        return "\n".join(map(_printable, self._refusal() if self.refused else self._success()))
+
+    def _success(self) -> list[str]:
+        lines = [f"{self.root}: now a shard set of {self.classes} classes"]
+        lines += [
+            f"{name}: {split.samples:,} samples in {split.tars} tars "
+            f"({split.size_bytes / 1e6:,.1f} MB)"
+            for name, split in self.splits.items()
+        ]
+        lines += [f"not used, {found.count:,} {found}" for found in self.skipped]
+        return lines + list(self.notes)
+
+    def _refusal(self) -> list[str]:
+        lines = [
+            f"{self.root} was left as it is: {len(self.refused)} tars cannot be used as they are"
+        ]
+        for tar, problems in self.refused.items():
+            lines += [f"{tar}: {problem}" for problem in problems]
+        return [
+            *lines,
+            *self.notes,
+            "Repair these tars, move them away, "
+            "or pack their images anew with `accelssl shard-imagenet`.",
+        ]
+
+
+def _printable(line: str) -> str:
+    """Names in tars may hold line ends, codes for terminals, or bytes that are no text."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

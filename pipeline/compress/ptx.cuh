@@ -1,0 +1,24 @@
+// The instructions that need PTX, so that no CUDA header is needed where the code is compiled.
+
+// A word from global to shared memory that the thread does not wait for.
+__device__ __forceinline__ void copy_word(u32* to, const u32* from) {
+    const u32 shared = (u32)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
+}
+
+// Waits for this thread's copies.
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+__device__ __forceinline__ u32 two_as_bfloat16(float low, float high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+__device__ __forceinline__ u32 two_as_float16(float low, float high) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}

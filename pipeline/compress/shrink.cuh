@@ -1,0 +1,147 @@
+// p x p patches -> 16 x 16: A X A^T with A = pinv(B), B the interpolation from 16 to p (shrink.py).
+//
+// Factored, A = (B^T B)^-1 B^T: row i of B has two values, at LEFT[i] and beside it, so B^T is two
+// multiplications a pixel; B^T B is tridiagonal, and its L D L^T is known when this is compiled. That
+// is a quarter of the operations of a product with A.
+
+// Rows of shrunk values, of a channel after the other: so far apart that columns, read by 8 threads
+// a channel, fall into different banks.
+constexpr int SHRUNK_PITCH = 20;
+constexpr int SHRUNK_CHANNEL = (SIDE * SHRUNK_PITCH + 15) / 32 * 32 + 16;
+constexpr int SHRUNK_FLOATS = 3 * SHRUNK_CHANNEL;
+
+// A row of a patch in words, wherever in a word it begins, and odd: rows lie in different banks.
+constexpr int ROW_WORDS = (3 * SIDE + (SIDE % 4 ? 2 : 0) + 3) / 4;
+constexpr int ROW_PITCH = ROW_WORDS | 1;
+
+static_assert(SIDE == BASE || CHUNK * SIDE <= THREADS, "a thread for each row of a chunk's patches");
+
+template <int N>
+__device__ __forceinline__ void add_to_line(float (&y)[BASE], int first, const float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        if (first + i < SIDE) {
+            const int left = SHRINK_LEFT[first + i];
+            const float weight = SHRINK_WEIGHT[first + i];
+            y[left] = fmaf(1.f - weight, x[i], y[left]);
+            y[left + 1] = fmaf(weight, x[i], y[left + 1]);
+        }
+    }
+}
+
+// B^T B = L D L^T: down, across, up.
+__device__ __forceinline__ void solve_line(float (&y)[BASE]) {
+#pragma unroll
+    for (int j = 1; j < BASE; ++j) y[j] = fmaf(-SHRINK_LOWER[j], y[j - 1], y[j]);
+#pragma unroll
+    for (int j = 0; j < BASE; ++j) y[j] *= SHRINK_INVERSE_DIAGONAL[j];
+#pragma unroll
+    for (int j = BASE - 2; j >= 0; --j) y[j] = fmaf(-SHRINK_LOWER[j + 1], y[j + 1], y[j]);
+}
+
+__device__ __forceinline__ void put_line(float* to, const float (&y)[BASE]) {
+#pragma unroll
+    for (int j = 0; j < BASE; j += GROUP) put_four(to + j, y + j);
+}
+
+// The bytes of a token's patch, row by row as they lie, each from the word that it begins in.
+__device__ __forceinline__ void stage_bytes(const Crop& crop, const Place& place, int thread, int threads, u32* staged) {
+    for (int item = thread; item < SIDE * ROW_WORDS; item += threads) {
+        const int row = item / ROW_WORDS, word = item % ROW_WORDS;
+        const size_t at = (size_t)(crop.bytes + ((place.top + row) * crop.side + place.left) * 3);
+        copy_word(staged + row * ROW_PITCH + word, (const u32*)(at - at % 4) + word);
+    }
+}
+
+// Colours and shrinks the row of a patch whose words are given, beginning `skip` (0 or 2) bytes in.
+__device__ __forceinline__ void shrink_row(const u32* staged, u32 skip, const Augmentation& a, float (&r)[BASE], float (&g)[BASE], float (&b)[BASE]) {
+#pragma unroll
+    for (int j = 0; j < BASE; ++j) r[j] = g[j] = b[j] = 0.f;
+    constexpr int COUNT = SIDE == 20 ? 4 : 8, WORDS = 3 * COUNT / 4;
+#pragma unroll
+    for (int i = 0; i < SIDE; i += COUNT) {
+        const int word = 3 * i / 4;
+        u32 words[WORDS + 1];
+#pragma unroll
+        for (int k = 0; k <= WORDS; ++k) words[k] = word + k < ROW_WORDS ? staged[word + k] : 0u;
+        if (SIDE % 4) {
+#pragma unroll
+            for (int k = 0; k < WORDS; ++k) words[k] = __funnelshift_r(words[k], words[k + 1], 8 * skip);
+        }
+        Pixels<COUNT> x = unpacked<COUNT>(words);
+        colour(x, a);
+        if (a.solarize) solarize(x);
+        add_to_line(r, i, x.r);
+        add_to_line(g, i, x.g);
+        add_to_line(b, i, x.b);
+    }
+    solve_line(r);
+    solve_line(g);
+    solve_line(b);
+}
+
+// Columns of `tokens` patches, two a thread, normalised and written out. ROW, CHANNEL and TOKEN are
+// how far apart rows, channels and tokens lie.
+template <int ROW, int CHANNEL, int TOKEN>
+__device__ void shrink_columns(const float* shrunk, int tokens, bool flip, Out* to) {
+    constexpr int PAIRS = BASE / 2;
+    for (int item = threadIdx.x; item < tokens * 3 * PAIRS; item += THREADS) {
+        const int pair = item % PAIRS, channel = item / PAIRS % 3, token = item / (3 * PAIRS);
+        const float* from = shrunk + token * TOKEN + channel * CHANNEL + 2 * pair;
+        float y0[BASE], y1[BASE];
+#pragma unroll
+        for (int j = 0; j < BASE; ++j) y0[j] = y1[j] = 0.f;
+#pragma unroll
+        for (int i = 0; i < SIDE; ++i) {
+            const float2 two = *(const float2*)(from + i * ROW);
+            const float x0[1] = {two.x}, x1[1] = {two.y};
+            add_to_line(y0, i, x0);
+            add_to_line(y1, i, x1);
+        }
+        solve_line(y0);
+        solve_line(y1);
+        Out* at = to + token * VALUES + channel * BASE * BASE + (flip ? BASE - 2 - 2 * pair : 2 * pair);
+#pragma unroll
+        for (int j = 0; j < BASE; ++j) {
+            const float left = normalised(y0[j], channel), right = normalised(y1[j], channel);
+            store_two(at + j * BASE, flip ? right : left, flip ? left : right);
+        }
+    }
+}
+
+// Chunks of patches, a thread a row. The bytes of the next chunk are on their way while the columns
+// of this one are made.
+__device__ void shrunk_tokens(const Crop& crop, const i64* keep_idx, i64 first, int tokens, float* shared, Out* out) {
+    float* shrunk = shared;
+    u32* staged = (u32*)(shared + CHUNK * SHRUNK_FLOATS);
+    constexpr int EACH = THREADS / CHUNK;  // threads that fetch one patch
+    const int fetched = threadIdx.x / EACH, token = threadIdx.x / SIDE, row = threadIdx.x % SIDE;
+    if (fetched < CHUNK && fetched < tokens) {
+        const Place place = place_of(keep_idx, first + fetched, crop);
+        stage_bytes(crop, place, threadIdx.x % EACH, EACH, staged + fetched * SIDE * ROW_PITCH);
+    }
+    for (int t = 0; t < tokens; t += CHUNK) {
+        const int here = tokens - t < CHUNK ? tokens - t : CHUNK;
+        u32 skip = 0;
+        if (SIDE % 4 && token < here) {
+            const Place place = place_of(keep_idx, first + t + token, crop);
+            skip = (u32)((size_t)(crop.bytes + ((place.top + row) * crop.side + place.left) * 3) % 4);
+        }
+        const bool fetches = fetched < CHUNK && t + CHUNK + fetched < tokens;
+        Place next = {0, 0};
+        if (fetches) next = place_of(keep_idx, first + t + CHUNK + fetched, crop);
+        wait_for_copies();
+        __syncthreads();
+        if (token < here) {
+            float r[BASE], g[BASE], b[BASE];
+            shrink_row(staged + (token * SIDE + row) * ROW_PITCH, skip, crop.augmentation, r, g, b);
+            float* to = shrunk + token * SHRUNK_FLOATS + row * SHRUNK_PITCH;
+            put_line(to, r);
+            put_line(to + SHRUNK_CHANNEL, g);
+            put_line(to + 2 * SHRUNK_CHANNEL, b);
+        }
+        __syncthreads();
+        if (fetches) stage_bytes(crop, next, threadIdx.x % EACH, EACH, staged + fetched * SIDE * ROW_PITCH);
+        shrink_columns<SHRUNK_PITCH, SHRUNK_CHANNEL, SHRUNK_FLOATS>(shrunk, here, crop.augmentation.flip, out + (first + t) * VALUES);
+    }
+}

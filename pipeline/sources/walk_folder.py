@@ -1,0 +1,111 @@
+"""Finds the images of a split in a folder: class folders, class tars, and images beside them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from accelssl.errors import UserError
+from accelssl.pipeline.sources.gathering import Gathering
+from accelssl.pipeline.sources.image_name import is_image, is_wnid, parse_name
+from accelssl.pipeline.sources.source import Ignored
+from accelssl.pipeline.sources.walk_tar import walk_class_tar
+
+
+def walk_folder(
+    folder: Path, place: str, gathering: Gathering, ignored: Ignored, passed_over: frozenset[str]
+) -> None:
+    """Add a folder's images to the gathering.
+
+    `place` names the folder for messages ("" for the source itself). Entries in `passed_over` are
+    not looked at. Raises UserError when something cannot be read, is damaged, or when a class is
+    there both as a folder and as a tar.
+    """
+    class_folders, class_tars, others = [], [], []
+    container = gathering.add_container(str(folder))
+    for entry in scanned(folder):
+        if entry.name in passed_over:
+            continue
+        if _is_class_folder(entry):
+            class_folders.append(entry.name)
+        elif _is_image_file(entry):
+            gathering.add(place or str(folder), None, entry.name, container)
+        elif _is_class_tar(entry):
+            class_tars.append(entry.name)
+        else:
+            others.append(entry.name)
+    for name in sorted(others):
+        ignored.add(_joined(place, name))
+    _refuse_half_extracted(folder, class_folders, class_tars)
+    for name in sorted(class_folders):
+        _walk_class_folder(folder / name, _joined(place, name), gathering, ignored)
+    for name in sorted(class_tars):
+        walk_class_tar(folder / name, _joined(place, name), gathering, ignored)
+
+
+def holds_classes(folder: Path, passed_over: frozenset[str]) -> bool:
+    """Whether there is a class folder, a class tar or an image named for its class."""
+    return any(
+        _is_class_folder(entry)
+        or _is_class_tar(entry)
+        or (_is_image_file(entry) and parse_name(entry.name).train_wnid is not None)
+        for entry in scanned(folder)
+        if entry.name not in passed_over
+    )
+
+
+def holds_images_or_classes(folder: Path, passed_over: frozenset[str]) -> bool:
+    """Whether there is a class folder, a class tar or any image in the folder."""
+    return any(
+        _is_class_folder(entry) or _is_class_tar(entry) or _is_image_file(entry)
+        for entry in scanned(folder)
+        if entry.name not in passed_over
+    )
+
+
+def scanned(folder: Path) -> Iterator["os.DirEntry[str]"]:
+    """A folder's entries in no order, one by one, or UserError when it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError as error:
+        raise UserError(
+            f"The source {folder} cannot be read: {error.strerror}.",
+            "Check the path and its permissions.",
+        ) from None
+
+
+def _walk_class_folder(folder: Path, place: str, gathering: Gathering, ignored: Ignored) -> None:
+    gathering.add_class(folder.name)
+    container = gathering.add_container(str(folder))
+    for entry in sorted(scanned(folder), key=lambda entry: entry.name):
+        if _is_image_file(entry):
+            gathering.add(place, folder.name, entry.name, container)
+        else:
+            ignored.add(f"{place}/{entry.name}")
+
+
+def _is_class_folder(entry: "os.DirEntry[str]") -> bool:
+    return entry.is_dir() and not entry.name.startswith(".")
+
+
+def _is_image_file(entry: "os.DirEntry[str]") -> bool:
+    # A dangling link was meant to be an image: it goes on, to be quarantined by name.
+    return is_image(entry.name) and (entry.is_file() or (entry.is_symlink() and not entry.is_dir()))
+
+
+def _is_class_tar(entry: "os.DirEntry[str]") -> bool:
+    stem, extension = os.path.splitext(entry.name)  # noqa: PTH122
+    return extension == ".tar" and is_wnid(stem) and entry.is_file()
+
+
+def _refuse_half_extracted(folder: Path, class_folders: list[str], class_tars: list[str]) -> None:
+    both = sorted({name.removesuffix(".tar") for name in class_tars} & set(class_folders))
+    if both:
+        raise UserError(
+            f"{len(both)} classes are in {folder} both as a folder and as a tar, first {both[0]}.",
+            "Remove the folder, which may be extracted in part, or the tar.",
+        )
+
+
+def _joined(place: str, name: str) -> str:
+    return f"{place}/{name}" if place else name

@@ -1,0 +1,153 @@
+"""Finds the images of a split in WebDataset tars, where each image has its label beside it.
+
+A sample is a run of members with the same key: 0001.jpg, 0001.cls with the label in digits, and
+perhaps 0001.json, of which "wnid" (the class) and "name" (the original file name) are used.
+"""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from accelssl.errors import UserError
+from accelssl.pipeline.sources.gathering import Gathering
+from accelssl.pipeline.sources.source import Ignored
+from accelssl.pipeline.sources.walk_tar import open_tar, refuse_image_without_bytes
+from accelssl.pipeline.tar_members import DamagedTar, TarMember, tar_members
+from accelssl.pipeline.tar_samples import TarSample, tar_samples
+
+_IMAGES = frozenset({"jpg", "jpeg", "png", "webp"})
+_LABEL, _ABOUT = "cls", "json"
+_PEEKED_MEMBERS = 100
+_MOST_DIGITS = 9
+_REMEDY = "Give each sample one image and one .cls with its label in digits."
+
+
+class SampleClasses:
+    """What samples say of their classes: each has a label, and perhaps a wnid."""
+
+    def __init__(self) -> None:
+        self._labels: set[int] = set()
+        self._wnid_of: dict[int, str] = {}
+        self._label_of: dict[str, int] = {}
+        self._have_all_a_wnid = True
+
+    def take(self, place: str, label: int, wnid: str | None) -> str:
+        """Take in a sample; returns the name that its class has until `names` tells another.
+
+        Raises UserError if a label goes with two wnids, or a wnid with two labels.
+        """
+        self._labels.add(label)
+        if wnid is None:
+            self._have_all_a_wnid = False
+            return str(label)
+        known = self._wnid_of.setdefault(label, wnid)
+        known_label = self._label_of.setdefault(wnid, label)
+        if (known, known_label) != (wnid, label):
+            raise UserError(
+                f"The class of {place} is label {label} and {wnid}, but elsewhere label {label} is "
+                f"{known} and {wnid} is label {known_label}.",
+                "Correct the labels of the tars.",
+            )
+        return wnid
+
+    def names(self) -> dict[str, str]:
+        """The final names of classes: their wnids if all samples have one, else padded labels."""
+        if self._have_all_a_wnid:
+            return {}
+        digits = len(str(max(self._labels)))
+        names = {str(label): f"{label:0{digits}}" for label in self._labels}
+        return names | {wnid: names[str(label)] for wnid, label in self._label_of.items()}
+
+
+def holds_samples(path: Path) -> bool:
+    """Whether a tar has labels of the WebDataset layout among its first members."""
+    try:
+        with path.open("rb") as file:
+            return any(
+                m.path.endswith(f".{_LABEL}") for m in islice(tar_members(file), _PEEKED_MEMBERS)
+            )
+    except (OSError, DamagedTar):
+        return False  # whoever walks it will say what is wrong
+
+
+def walk_webdataset(
+    path: Path, place: str, gathering: Gathering, ignored: Ignored, classes: SampleClasses
+) -> None:
+    """Add the images of a tar to the gathering. `place` names the tar for messages.
+
+    Raises UserError when the tar cannot be read or is damaged, and for a sample without label, with
+    two images, or with anything in its .cls or .json that is no label or class.
+    """
+    container = gathering.add_container(str(path))
+
+    def stray(member: TarMember) -> None:
+        ignored.add(f"{place}/{member.path}")
+
+    with open_tar(path) as file:
+        for sample in tar_samples(tar_members(file), stray):
+            where = f"{place}/{sample.key}"
+            image = _only_image(where, sample)
+            for extension, member in sample.members:
+                if extension not in (_LABEL, _ABOUT) and member is not image:
+                    stray(member)
+            if image is None:
+                continue
+            refuse_image_without_bytes(path, image)
+            wnid, name = _about(file, where, dict(sample.members).get(_ABOUT))
+            label = _label(file, where, dict(sample.members).get(_LABEL))
+            gathering.add(
+                place,
+                classes.take(where, label, wnid),
+                name or _name(path, sample.key, image),
+                container,
+                image.offset,
+                image.size_bytes,
+            )
+
+
+def _only_image(where: str, sample: TarSample) -> TarMember | None:
+    images = [member for extension, member in sample.members if extension in _IMAGES]
+    if len(images) > 1:
+        raise UserError(
+            f"The sample {where} has {len(images)} images: "
+            f"{', '.join(image.path for image in images)}.",
+            _REMEDY,
+        )
+    return images[0] if images else None
+
+
+def _name(path: Path, key: str, image: TarMember) -> str:
+    # Keys of digits alone are counters, which tars often start anew: they are no names.
+    is_counter = key.rpartition("/")[2].isdigit()
+    return f"{path.stem}/{image.path}" if is_counter else image.path
+
+
+def _label(file: BinaryIO, where: str, member: TarMember | None) -> int:
+    if member is None:
+        raise UserError(f"The sample {where} has no .cls.", _REMEDY)
+    text = _read(file, member).strip()
+    # isdigit() of bytes is ASCII alone: int() would also take signs, blanks and underscores.
+    if not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise UserError(f"The label of the sample {where} is {text[:20]!r}, no number.", _REMEDY)
+    return int(text)
+
+
+def _about(file: BinaryIO, where: str, member: TarMember | None) -> tuple[str | None, str | None]:
+    """The wnid and the original file name, each None where the sample does not tell it."""
+    if member is None:
+        return None, None
+    try:
+        about = json.loads(_read(file, member))
+    except ValueError:
+        raise UserError(
+            f"The .json of the sample {where} is not JSON.", "Correct it, or leave it out."
+        ) from None
+    told = [about.get(key) if isinstance(about, dict) else None for key in ("wnid", "name")]
+    wnid, name = (text if isinstance(text, str) and text else None for text in told)
+    return wnid, name
+
+
+def _read(file: BinaryIO, member: TarMember) -> bytes:
+    file.seek(member.offset)
+    return file.read(member.size_bytes)
