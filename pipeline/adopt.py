@@ -5,7 +5,6 @@ else is refused with the reason, and then nothing is written. Images are judged 
 not decoded.
 """
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +17,9 @@ from accelssl.pipeline.adopt_tar import CheckedTar, TarToCheck, check_tar
 from accelssl.pipeline.adopted_classes import AdoptedClasses
 from accelssl.pipeline.adopted_set import write_adopted_set
 from accelssl.pipeline.adoption import AdoptedSplit, Adoption, Finding, Findings
-from accelssl.pipeline.manifest import MANIFEST_NAME, UNFINISHED_NAME, Manifest
-from accelssl.pipeline.worker_pool import run_jobs
+from accelssl.pipeline.manifest import MANIFEST_NAME, SHARD_NAME, UNFINISHED_NAME, Manifest
+from accelssl.pipeline.worker_pool import run_jobs, usable_cores
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.tar")
 _SHOWN = 5
 _COMPRESSED_TAR = re.compile(r"(.+)\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2|txz)", re.IGNORECASE)
 
@@ -52,7 +50,7 @@ def index_shards(
         raise UserError(f"workers is {workers}.", "Use 1 or more.")
     names = None if classes is None else _class_names(classes)
     try:
-        return _Job(root, names).run(workers or _cores(), progress)
+        return _Job(root, names).run(workers or usable_cores(), progress)
     except BrokenProcessPool:
         raise UserError(
             "A worker process was killed while it read tars, perhaps for want of memory.",
@@ -186,7 +184,7 @@ def _tars_of(root: Path) -> tuple[list[Path], list[str]]:
 
 
 def _problems(path: Path, tar: CheckedTar) -> tuple[Finding, ...]:
-    if _NAME.fullmatch(path.name):
+    if SHARD_NAME.fullmatch(path.stem):
         return tar.problems
     rename = Finding("its name does not fit", "rename it to letters, digits, _, - and . alone")
     return (rename, *tar.problems)
@@ -211,8 +209,3 @@ def _counts(manifest: Manifest) -> dict[str, AdoptedSplit]:
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-
-
-def _cores() -> int:
-    # Only the cores this process may use, where the system can tell (not on macOS).
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,7 +6,6 @@ contiguous part of a set is a fair sample of it. The same images, seed and optio
 bytes, whatever the number of workers, the packaging of the source, and the interruptions.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from accelssl.pipeline.sharding_report import ShardingReport, SplitReport
 from accelssl.pipeline.sources.open_source import open_source
 from accelssl.pipeline.sources.source import Source
 from accelssl.pipeline.storage.storage import Location
+from accelssl.pipeline.worker_pool import usable_cores
 
 # By default a split makes at most this many shards (a reader holds a file open for each, and 1024
 # are usually allowed), and none so small that a worker's start-up would outweigh it.
@@ -38,7 +38,7 @@ _LEAST_SAMPLES = 256
 
 
 def shard_images(
-    source: Path | Source,
+    source: Path | Callable[[], Source],
     out: Location,
     *,
     seed: int = 0,
@@ -47,8 +47,10 @@ def shard_images(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ShardingReport:
-    """Write labelled images (see `open_source` for a path's layouts) as a shard set.
+    """Write labelled images as a shard set.
 
+    `source` is a path (see `open_source` for the layouts) or a function that opens a source, which
+    is called when `out` is known to be fit.
     `out` is a folder or an s3:// URL. `samples_per_shard` counts images of the source; by default a
     split makes at most 256 shards. `max_side` is in pixels: larger pictures are made smaller.
     `workers` is the number of processes, by default one for each core (a script that asks for more
@@ -68,9 +70,9 @@ def shard_images(
     )
     try:
         with set_folder(out) as folder:
-            images = open_source(source) if isinstance(source, Path) else source
+            images = open_source(source) if isinstance(source, Path) else source()
             job = _Job(images, folder, seed, samples_per_shard, max_side)
-            quarantine, digest = job.run(workers or _cores(), progress)
+            quarantine, digest = job.run(workers or usable_cores(), progress)
     except BrokenProcessPool:
         raise UserError(
             "A worker process was killed while it checked images, perhaps for want of memory.",
@@ -221,8 +223,3 @@ def _shuffled(n: int, seed: int, split_number: int) -> npt.NDArray[np.int64]:
 
 def _default_samples(images: int) -> int:
     return max(_LEAST_SAMPLES, -(-images // _MOST_SHARDS))
-
-
-def _cores() -> int:
-    # Only the cores this process may use, where the system can tell (not on macOS).
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,20 +8,22 @@ It also carries a checksum of itself, so that a changed manifest is noticed.
 import hashlib
 import json
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from accelssl.errors import UserError
 from accelssl.pipeline.shard_index import COMPONENTS
-from accelssl.pipeline.storage.storage import Storage
+from accelssl.pipeline.storage.storage import S3_SCHEME, Storage
 
 MANIFEST_NAME: Final = "manifest.json"
 # Present from the first to the last moment of a sharding job: what marks its leftovers as ours.
 UNFINISHED_NAME: Final = "unfinished.json"
 FORMAT: Final = "accelssl-shards"
 FORMAT_VERSION: Final = 2
-_SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# Of ASCII letters, digits, "_", "-" and "." alone: it cannot lead out of the set's folder.
+SHARD_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AS_WRITTEN = "Restore the file as it was written, or write the set again."
 _RESHARD = "Write the set again with `accelssl shard-imagenet`, into an empty folder."
@@ -32,7 +34,7 @@ class ShardEntry:
     """One tar and its index: `<name>.tar` and `<name>.idx`."""
 
     name: str
-    """ASCII letters, digits, "_", "-" and "." alone: it cannot lead out of the set's folder."""
+    """Matches SHARD_NAME."""
     samples: int
     tar_bytes: int
     tar_sha256: str
@@ -97,19 +99,21 @@ def read_manifest(storage: Storage) -> tuple[Manifest, str]:
         if document["format"] != FORMAT:
             raise ValueError(f"its format is {document['format']!r}")
         version = document["version"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _foreign(path, error) from None
     if version != FORMAT_VERSION:
+        shown = reprlib.repr(version)  # what is no number may be too deep to write out
         raise UserError(
-            f"{path} is of format version {version!r}; this accelssl reads {FORMAT_VERSION}.",
+            f"{path} is of format version {shown}; this accelssl reads {FORMAT_VERSION}.",
             "Use the accelssl that wrote it, or write the set again.",
         )
     try:
         checksum = document.pop("checksum")
         manifest = _parse(document)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        is_unchanged = checksum == _checksum(document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _foreign(path, error) from None
-    if checksum != _checksum(document):
+    if not is_unchanged:
         raise UserError(f"{path} was changed after it was written.", _AS_WRITTEN)
     return manifest, hashlib.sha256(text).hexdigest()
 
@@ -125,6 +129,8 @@ def _checksum(document: Mapping[str, object]) -> str:
 def _not_a_set(storage: Storage) -> UserError:
     place = storage.location
     if not storage.exists():
+        if place.startswith(S3_SCHEME):  # has no folders, but names that begin alike
+            return UserError(f"There is nothing at {place}.", "Name the place of a shard set.")
         return UserError(f"{place} is not a folder.", "Name the folder of a shard set.")
     names = storage.names()
     if UNFINISHED_NAME in names:
@@ -179,7 +185,7 @@ def _split(entry: dict[str, Any]) -> SplitEntry:
 def _shard(entry: dict[str, Any]) -> ShardEntry:
     return ShardEntry(
         # The pattern also keeps a manifest from naming files outside its folder.
-        name=_matching(_SHARD_NAME, entry["name"]),
+        name=_matching(SHARD_NAME, entry["name"]),
         samples=_whole(entry["samples"]),
         tar_bytes=_whole(entry["tar_bytes"]),
         tar_sha256=_matching(_SHA256, entry["tar_sha256"]),

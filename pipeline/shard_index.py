@@ -20,6 +20,8 @@ VERSION = "v1.2"
 COMPONENTS = ("jpg", "cls", "json")
 _WORDS_PER_COMPONENT = 4
 _BLOCK_BYTES = 512
+_MOST_DIGITS = 18  # more than any file needs, and the sum of two such numbers is still an int64
+_NO_FIT = "its offsets do not fit the tar"
 
 Int64 = npt.NDArray[np.int64]
 
@@ -90,10 +92,12 @@ def key_of(text: bytes, sample: int) -> str:
 
 
 def _integers(words: list[bytes]) -> list[int]:
-    try:
-        return [int(word) for word in words]
-    except ValueError:
-        raise ValueError("an offset or a size in it is not a whole number") from None
+    # isdigit() of bytes is ASCII alone: int() would also take signs and underscores.
+    if words and not b"".join(words).isdigit():
+        raise ValueError("an offset or a size in it is not a whole number")
+    if max(map(len, words), default=0) > _MOST_DIGITS:
+        raise ValueError(_NO_FIT)
+    return list(map(int, words))
 
 
 def _check_extents(offset_NC: Int64, size_bytes_NC: Int64, tar_bytes: int) -> None:
@@ -104,8 +108,7 @@ def _check_extents(offset_NC: Int64, size_bytes_NC: Int64, tar_bytes: int) -> No
     follows = begin[1:] >= end[:-1] + _BLOCK_BYTES
     starts_inside = begin[:1] >= _BLOCK_BYTES
     samples_follow = offset_NC[1:].min(axis=1) > offset_NC[:-1].max(axis=1)
-    sizes_make_sense = (size_bytes_NC >= 0).all()
-    if not (follows.all() and starts_inside.all() and samples_follow.all() and sizes_make_sense):
+    if not (follows.all() and starts_inside.all() and samples_follow.all()):
         raise ValueError("its components overlap or are out of order")
     if (begin % _BLOCK_BYTES).any() or (end[-1:] > tar_bytes).any():
-        raise ValueError("its offsets do not fit the tar")
+        raise ValueError(_NO_FIT)

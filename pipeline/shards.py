@@ -24,6 +24,10 @@ _NOT_AS_WRITTEN = (
     "Restore the file as it was written, or write the set again with `accelssl shard-imagenet`."
 )
 
+# One read for both where no more than headers and padding lies between: on object storage a second
+# request costs more than the bytes.
+_NEIGHBOURS_BYTES = 4096
+
 Int64 = npt.NDArray[np.int64]
 
 
@@ -113,8 +117,17 @@ class Split:
         """
         if not 0 <= i < len(self):
             raise IndexError(f"sample {i} of split {self.name}, which has {len(self)}")
-        image = self._read(i, int(self.image_offset[i]), int(self.image_size_bytes[i]))
-        label = self._read(i, int(self.label_offset[i]), int(self.label_size_bytes[i]))
+        image_at, image_bytes = int(self.image_offset[i]), int(self.image_size_bytes[i])
+        label_at, label_bytes = int(self.label_offset[i]), int(self.label_size_bytes[i])
+        begin = min(image_at, label_at)
+        span_bytes = max(image_at + image_bytes, label_at + label_bytes) - begin
+        if span_bytes <= image_bytes + label_bytes + _NEIGHBOURS_BYTES:
+            data = self._read(i, begin, span_bytes)
+            image = data[image_at - begin :][:image_bytes]
+            label = data[label_at - begin :][:label_bytes]
+        else:
+            image = self._read(i, image_at, image_bytes)
+            label = self._read(i, label_at, label_bytes)
         # isdigit() of bytes is ASCII alone: int() would also take signs, blanks and underscores.
         if not label.isdigit() or int(label) >= self._classes:
             raise UserError(

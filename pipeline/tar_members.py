@@ -57,7 +57,8 @@ def tar_members(
                 # Else tarfile keeps every header: 2 GB for the 1.28 million of ImageNet.
                 tar.members.clear()  # type: ignore[attr-defined]
             end = tar.offset
-    except (tarfile.TarError, ValueError) as error:  # ValueError: numbers in damaged PAX headers
+    # ValueError: numbers in damaged PAX headers. RecursionError: thousands of long names in a row.
+    except (tarfile.TarError, ValueError, RecursionError) as error:
         raise DamagedTar(f"it is not a whole uncompressed tar archive ({error})") from None
     _check_end(window, end)
 

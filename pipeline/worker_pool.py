@@ -24,6 +24,11 @@ OnStep = Callable[[int], None]
 """Called with how much was done since the last call, in any unit; it may raise to end the job."""
 
 
+def usable_cores() -> int:
+    """The number of cores this process may use, where the system can tell (not on macOS)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class _Stopped(Exception):
     """The whole work was given up while this process was at a job."""
 

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import typer
 
 from accelssl import cli
 from accelssl.errors import UserError
@@ -38,7 +39,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert "shard-imagenet" in shown.stdout
 
 
-@pytest.mark.parametrize("command", ["shard-imagenet", "train", "evaluate", "report", "demo"])
+@pytest.mark.parametrize("command", sorted(typer.main.get_command(cli.app).commands))
 def test_every_command_says_what_it_is_for_with_an_example(
     capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

@@ -30,7 +30,8 @@ _SOURCES = (
 )
 # Patches that a block works on at a time: for p > 16, with a thread for each of their rows.
 _CHUNK = {16: 8, 20: 6, 24: 5, 30: 4, 40: 3, 48: 4}
-_CHUNKS = 2
+# Chunks of a block: the bytes of the next are fetched while this one is worked on.
+_CHUNKS = {16: 2, 20: 2, 24: 2, 30: 1, 40: 1, 48: 1}
 # Blocks that a multiprocessor is to hold at a time, which bounds the registers of a thread.
 _BLOCKS = {16: 8, 20: 5, 24: 5, 30: 5, 40: 5, 48: 3}
 OUTPUTS = ("float32", "bfloat16", "float16")
@@ -45,7 +46,7 @@ class CompilationFailed(Exception):
 
 def tokens_per_block(p: int) -> int:
     """Tokens of one crop that a block makes."""
-    return _CHUNK[p] * _CHUNKS
+    return _CHUNK[p] * _CHUNKS[p]
 
 
 def threads(p: int) -> int:

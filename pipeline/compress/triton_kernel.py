@@ -2,11 +2,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 """The fused op in Triton: for GPUs on which the CUDA C++ implementation does not compile.
 
-One launch sums, part by part of a crop, the gray that the contrast step blends with. Two more make
-the tokens, one a program: they read the token's pixels alone (with a halo where the crop is
-blurred), change their colours in float32 and round once. Blur and shrink are products with small
-matrices. No atomics: a result is the same in every run. An index outside the grid reads nothing
-foreign and gives a token of NaN.
+One launch sums, part by part of a crop, the gray that the contrast step blends with. Then a launch
+for each kind of sample makes its tokens, one a program: it reads the token's pixels alone (with a
+halo where the crop is blurred), changes their colours in float32 and rounds once. Blur and shrink
+are products with small matrices. No atomics: a result is the same in every run. An index outside
+the grid reads nothing foreign and gives a token of NaN.
 
 Legend of the kernels: r, g, b are tiles of one channel, whose sides are powers of two and which
 are zero beyond the pixels they hold; `row` points at a sample's parameters.
@@ -39,7 +39,8 @@ ORDER, SIGMA = tl.constexpr(int(Column.ORDER)), tl.constexpr(int(Column.SIGMA))
 FLIP, SOLARIZE = tl.constexpr(int(Column.FLIP)), tl.constexpr(int(Column.SOLARIZE))
 HALO, SIDE, VALUES = (tl.constexpr(x) for x in (BLUR_RADIUS, BASE_SIDE, TOKEN_VALUES))
 STD_R, STD_G, STD_B = (tl.constexpr(std) for std in IMAGENET_STD)
-# Kinds of samples. Solarize comes between blur and shrink; without it the two are one product.
+# Kinds of samples: not blurred; blurred; blurred, then solarized. Blur and shrink are one product
+# but where solarize comes between them; where nothing is shrunk (p = 16) the last two are alike.
 PLAIN, BLURRED, SOLARIZED = (tl.constexpr(kind) for kind in range(3))
 
 
@@ -72,7 +73,7 @@ def augment_patchify(
 
 
 def kinds(p: int) -> tuple[int, ...]:
-    """The kinds of samples that take a launch each: where nothing is shrunk, two are one."""
+    """The kinds of samples that take a launch each."""
     return (0, 2) if p == BASE_SIDE else (0, 1, 2)
 
 
@@ -90,10 +91,10 @@ def _padded_shrink(p: int, device: torch.device) -> Tensor:
 
 
 @triton.jit(do_not_specialize=["size", "parts"])
-def _sum_gray(sums, crops, params, size, parts, PIXELS: tl.constexpr):
+def _sum_gray(sums, crops, rows, size, parts, PIXELS: tl.constexpr):
     """sums[n, part]: the gray before contrast of PIXELS pixels of a crop, for jittered crops."""
     sample = tl.program_id(0).to(tl.int64)
-    row = params + sample * COLUMNS
+    row = rows + sample * COLUMNS
     order = tl.load(row + ORDER).to(tl.int32)
     if order >= 0:
         pixels = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
@@ -106,7 +107,7 @@ def _sum_gray(sums, crops, params, size, parts, PIXELS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["size", "kept", "parts"])
 def _make_tokens(
-    tokens, crops, params, keep_idx, sums, shrink, size, kept, parts, PARTS: tl.constexpr,
+    tokens, crops, rows, keep_idx, sums, shrink, size, kept, parts, PARTS: tl.constexpr,
     P: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """One token a program, if its sample is of this KIND.
@@ -115,9 +116,9 @@ def _make_tokens(
     """
     token = tl.program_id(0).to(tl.int64)
     sample = token // kept
-    row = params + sample * COLUMNS
-    is_late = (tl.load(row + SOLARIZE) > 0) | (P == SIDE)
-    blurred = tl.where(is_late, SOLARIZED, BLURRED)
+    row = rows + sample * COLUMNS
+    is_apart = (tl.load(row + SOLARIZE) > 0) | (P == SIDE)
+    blurred = tl.where(is_apart, SOLARIZED, BLURRED)
     if tl.where(tl.load(row + SIGMA) > 0, blurred, PLAIN) == KIND:
         crop = crops + sample * size * size * 3
         place, grid = tl.load(keep_idx + token), size // P

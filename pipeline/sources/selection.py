@@ -83,16 +83,25 @@ def refuse_missing(chosen: tuple[str, ...], found: Mapping[str, object]) -> None
 def _subset(subset: str) -> tuple[str, ...]:
     if subset == IN100:
         return in100_wnids()
+    return class_names(Path(subset))
+
+
+def class_names(path: Path) -> tuple[str, ...]:
+    """The names in a text file with one class a line, in its order.
+
+    Blank lines and lines that begin with # do not count. UserError when it cannot be read.
+    """
     try:
-        text = Path(subset).read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UserError(
-            f"The subset {subset} cannot be read: {error.strerror}.",
-            f"Use {IN100}, or the path of a text file with one class a line.",
+            f"The list of classes {path} cannot be read: {error.strerror}.",
+            f"Use the path of a text file with one class a line, or for a subset {IN100}.",
         ) from None
     except UnicodeDecodeError:
         raise UserError(
-            f"The subset {subset} is not UTF-8 text.", "Use a text file with one class a line."
+            f"The list of classes {path} is not UTF-8 text.",
+            "Use a text file with one class a line.",
         ) from None
     lines = (line.strip() for line in text.splitlines())
     return tuple(_first(line) for line in lines if line and not line.startswith("#"))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from accelssl import shard_commands
 from accelssl.errors import UserError
 
 app = typer.Typer(
@@ -18,6 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+shard_commands.add_to(app)
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU if there is one.")]
@@ -53,32 +56,6 @@ def _set_defaults_of_the_environment() -> None:
     # Threads that spin while they wait take the cores from decoding, and on a machine that does
     # something else besides they slow training on the CPU twenty times and more.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-
-@app.command("shard-imagenet", epilog="Example: accelssl shard-imagenet ~/imagenet shards")
-def shard_imagenet(
-    source: Annotated[
-        Path,
-        typer.Argument(help="Folder with train/<class>/* and, if any, val/<class>/*."),
-    ],
-    out: Annotated[Path, typer.Argument(help="Folder of the shard set; must not hold one.")],
-    seed: Annotated[int, typer.Option(help="Seed of the global shuffle.")] = 0,
-    workers: Annotated[int, typer.Option(help="Files verified at a time; 0: all cores.")] = 0,
-) -> None:
-    """Pack an image folder into verified, shuffled WebDataset shards for training."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from accelssl.pipeline.imagenet import shard_images
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("verifying and writing", total=None)
-
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        report = shard_images(source, out, seed=seed, workers=workers or None, progress=show)
-    print(report)
 
 
 @app.command(

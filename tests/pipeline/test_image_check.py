@@ -18,8 +18,10 @@ import numpy.typing as npt
 import pytest
 from PIL import Image, ImageDraw, ImageOps
 
+from accelssl.pipeline.adopted_image import why_not_alike
 from accelssl.pipeline.image_check import CheckedImage, UnusableImage, check_image
-from accelssl.pipeline.jpeg_header import jpeg_size, why_not_plain
+from accelssl.pipeline.jpeg_header import jpeg_size
+from accelssl.pipeline.plain_jpeg import why_not_plain
 
 DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 ORIENTATION = 0x0112
@@ -262,6 +264,26 @@ def test_whatever_is_kept_dali_decodes_to_the_same_pixels() -> None:
             assert pixels is not None, jpeg.hex()
             assert np.array_equal(pixels, rgb(jpeg)), jpeg.hex()
             assert jpeg_size(jpeg) == pixels.shape[:2]
+
+
+def test_the_judge_of_headers_alone_gives_the_same_reasons() -> None:
+    rng, outcome = random.Random(1), Counter[str]()
+    sources = [jpeg for jpeg in PLAIN.values() if len(jpeg) < 4000] + [EXIF_TURNED]
+    for _ in range(3000):
+        jpeg = damaged(rng.choice(sources), rng)
+        found = why_not_alike(jpeg)
+        try:
+            checked = check_image(jpeg)
+        except UnusableImage:
+            assert found is not None, jpeg.hex()
+            outcome["refused"] += 1
+            continue
+        # What only decoding shows is not in a header.
+        reason = checked.transcoded_because
+        assert found == (None if reason == "damaged data" else reason), jpeg.hex()
+        outcome[str(found)] += 1
+    assert len(outcome) > 15, outcome
+    assert outcome["None"] > 500
 
 
 @pytest.mark.parametrize("name", PLAIN)

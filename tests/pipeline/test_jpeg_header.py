@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from accelssl.pipeline.jpeg_header import NotPlain, jpeg_size, plain_data_ends, why_not_plain
+from accelssl.pipeline.jpeg_header import jpeg_size
 
 
 def jpeg(height: int, width: int, mode: str = "RGB", **options: object) -> bytes:
@@ -40,34 +40,3 @@ def test_fill_bytes_before_a_marker_are_passed_over() -> None:
 def test_what_has_no_frame_header_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         jpeg_size(data)
-
-
-@pytest.mark.parametrize(
-    ("mode", "options", "markers"),
-    [
-        ("RGB", {}, [0xD9]),
-        ("RGB", {"restart_marker_blocks": 4}, [*range(0xD0, 0xD8), 0xD9]),
-        # Pillow's six scans of a gray picture; all but the fifth have a table of their own.
-        ("L", {"progressive": True}, [0xC4, 0xC4, 0xC4, 0xDA, 0xC4, 0xD9]),
-    ],
-)
-def test_data_ends_at_the_markers_behind_it(
-    mode: str, options: dict[str, object], markers: list[int]
-) -> None:
-    data = jpeg(96, 96, mode, **options)  # 36 units of 16 x 16 pixels
-    ends = plain_data_ends(data + b"whatever follows")
-    assert [data[end : end + 2] for end in ends] == [bytes([0xFF, marker]) for marker in markers]
-    assert ends[-1] == len(data) - 2
-
-
-def test_what_is_not_plain_is_told_with_the_reason() -> None:
-    data = jpeg(8, 8).replace(b"\xff\xc0", b"\xff\xc9", 1)
-    assert why_not_plain(data) == "arithmetic or lossless coding"
-    with pytest.raises(NotPlain, match="arithmetic"):
-        plain_data_ends(data)
-
-
-def test_every_cut_of_a_plain_jpeg_is_not_plain() -> None:
-    data = jpeg(24, 24, progressive=True)
-    assert why_not_plain(data) is None
-    assert all(why_not_plain(data[:cut]) for cut in range(len(data)))

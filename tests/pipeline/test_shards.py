@@ -309,11 +309,40 @@ def test_a_set_that_changed_is_refused_by_the_name_of_the_file(
     assert caught.value.remedy
 
 
+NESTINGS = [*range(100, 1100, 50), 100_000]
+
+
+@pytest.mark.parametrize("field", ["format", "version", "splits", "checksum", "more"])
+def test_a_manifest_nested_too_deep_is_refused(out: Path, field: str) -> None:
+    document = json.loads((out / "manifest.json").read_text())
+    text = json.dumps(document | {field: "HERE"})
+    for depth in NESTINGS:  # for reading, for writing and for neither, however deep this test is
+        nested = text.replace('"HERE"', "[" * depth + "]" * depth)
+        (out / "manifest.json").write_text(nested)
+        with pytest.raises(UserError, match=r"manifest\.json") as caught:
+            open_shards(out)
+        assert len(caught.value.what) < 10_000
+
+
+def test_a_number_with_too_many_digits_in_a_manifest_is_refused(out: Path) -> None:
+    text = (out / "manifest.json").read_text()
+    (out / "manifest.json").write_text(text.replace('"version": 2', '"version": ' + "2" * 5000))
+    with pytest.raises(UserError, match=r"manifest\.json is not the manifest"):
+        open_shards(out)
+
+
 @pytest.mark.parametrize("path", ["nowhere", "file"])
 def test_what_is_not_a_folder_is_refused(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is not a folder"):
         open_shards(tmp_path / path)
+
+
+def test_a_place_without_objects_holds_nothing(bucket: str) -> None:
+    url = f"s3://{bucket}/nowhere"
+    with pytest.raises(UserError) as caught:
+        open_shards(url)
+    assert caught.value.what == f"There is nothing at {url}."
 
 
 def test_a_tar_cut_short_after_opening_is_a_clear_error(out: Path) -> None:
@@ -364,9 +393,25 @@ def test_a_correct_index_is_parsed() -> None:
         ("9 0.json", "-9 0.json"),
         ("9 0.json", "nine 0.json"),
         (" json 3072 9 0.json", ""),
+        ("512", "+512"),
+        ("2048", "2_048"),
+        ("2048", "\u0662048"),  # an Arabic digit
+        ("2048", "2048.0"),
+        ("2048", str(2**63)),
+        ("2048", str(2**63 - 512)),
+        ("2048", str(2**64 + 2048)),
+        ("2048", "9" * 5000),  # more digits than int() takes
+        ("600", str(2**63 - 512)),  # offset and size overflow together alone
     ],
 )
 def test_an_index_that_does_not_fit_its_tar_is_refused(old: str, new: str) -> None:
     assert old in GOOD
     with pytest.raises(ValueError):
         parse_index(GOOD.replace(old, new).encode(), samples=1, tar_bytes=10240)
+
+
+@pytest.mark.parametrize("huge", [2**63 - 1, 2**70])
+def test_no_number_is_too_large_to_be_refused(huge: int) -> None:
+    text = GOOD.replace("9 0.json", f"{huge} 0.json").encode()
+    with pytest.raises(ValueError, match="do not fit the tar"):
+        parse_index(text, samples=1, tar_bytes=2**80)

@@ -113,7 +113,7 @@ def test_classes_that_are_repeated_or_missing_are_refused(tmp_path: Path) -> Non
 def test_a_list_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     folder_of(tmp_path / "in", [TENCH])
     message = refusal(tmp_path / "in", Selection(subset="in1000"))
-    assert "The subset in1000 cannot be read" in message
+    assert "The list of classes in1000 cannot be read" in message
     assert "in100" in message
     assert "cannot be read" in refusal(tmp_path / "in", Selection(subset=str(tmp_path)))
     (tmp_path / "list.txt").write_bytes(b"\xff\xfe\xfd")

@@ -228,6 +228,16 @@ def test_a_negative_size_does_not_go_round_in_circles() -> None:
         list(islice(walked, 100))
 
 
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_thousands_of_headers_for_one_member_are_damage(kind: bytes) -> None:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, BLOCK
+    data = b"x" * (BLOCK - 1) + b"\0" if kind == tarfile.GNUTYPE_LONGNAME else b""
+    one = header.tobuf(tarfile.GNU_FORMAT) + data.ljust(BLOCK, b"\0")
+    with pytest.raises(DamagedTar, match="recursion"):
+        members(one * 5000 + packed(FILES))
+
+
 @pytest.mark.parametrize("options", SPARSE)
 def test_damage_anywhere_is_an_error_of_one_kind(tmp_path: Path, options: list[str]) -> None:
     archive = sparse_tar(tmp_path, options)
