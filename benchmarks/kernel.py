@@ -44,7 +44,7 @@ def bench_kernel(
         "drops": drops,
         "implementations": implementations,
     }
-    chosen = {name: tuple(values) for name, values in given.items() if values is not None}
+    chosen: dict[str, Any] = {k: tuple(values) for k, values in given.items() if values is not None}
     plan = replace(default_plan(device, quick), **chosen)
     check(plan)
     found = Measurement(device, plan, progress)

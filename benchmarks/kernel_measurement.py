@@ -130,7 +130,8 @@ class Measurement:
 
     def _ways(self) -> dict[str, Callable[[Sequence[Inputs], int], Timing]]:
         on_gpu = self._device.type == "cuda"
-        ways = {EAGER: self._eager} if on_gpu else {MASKED: self._masked}
+        ways: dict[str, Callable[[Sequence[Inputs], int], Timing]] = {}
+        ways |= {EAGER: self._eager} if on_gpu else {MASKED: self._masked}
         if self._plan.compiles:
             ways[COMPILED] = self._compiled
         return ways | {DALI: self._dali}
@@ -175,7 +176,9 @@ def _kernels(
     gray, tokens = KERNELS[implementation]
     several = [call for case in calls for call in islice(cycle(case), PROFILED_CALLS)]
     seconds = kernel_seconds(several, (gray, tokens))
-    return seconds and [
+    if seconds is None:
+        return None
+    return [
         (
             median(found[gray] for found in seconds[first : first + PROFILED_CALLS]),
             median(found[tokens] for found in seconds[first : first + PROFILED_CALLS]),
@@ -186,8 +189,9 @@ def _kernels(
 
 def _refuse_wrong(who: str, tokens_NLV: Tensor, inputs: Inputs, p: int) -> None:
     """A time means nothing if the tokens are not the definition's, but for their rounding."""
-    some = (x[:CHECKED] for x in (inputs.crops_NHWC, inputs.params_NP, inputs.keep_idx_NL))
-    expected = reference.augment_patchify(*some, p)
+    batch = (inputs.crops_NHWC, inputs.params_NP, inputs.keep_idx_NL)
+    crops, params, keep_idx = (x[:CHECKED] for x in batch)
+    expected = reference.augment_patchify(crops, params, keep_idx, p)
     gap = (tokens_NLV[:CHECKED].float() - expected).abs() - 0.01 * expected.abs()
     if not bool((gap < 0.05).all()):
         raise RuntimeError(f"{who}, p = {p}: tokens are not the definition's ({gap.max():.3g} off)")

@@ -25,7 +25,8 @@ CUDA graph, so that neither Python nor what the L2 cache kept of the call before
   gray needs it), else the kept patches, with a halo of 8 px if blurred; parameters, indices and
   tokens besides.
 - **of copy**: MB by time, as a fraction of the bandwidth of a large copy. **of same copy**: the
-  time of a copy that moves as many bytes, as a fraction of the op's. Small copies are slower.
+  time of a copy that moves as many bytes, as a fraction of the op's. Small copies are slower. Of
+  two ways to copy, a memcpy and a kernel, the faster one counts; bytes read and written both do.
 - **gray**, **tokens**: the kernels that sum the mean gray, and those that make tokens, as the
   profiler saw them, launched one by one.
 """

@@ -30,8 +30,8 @@ import typer
 from PIL import Image
 
 from accelssl.pipeline.imagenet import shard_images
-from accelssl.pipeline.shard_writer import SourceImage
 from accelssl.pipeline.sources.open_source import open_source
+from accelssl.pipeline.sources.source import SourceImage
 
 WAYS = {
     "accelssl": "accelssl, 1 worker",

@@ -44,9 +44,10 @@ def time_captured(calls: Sequence[Call], device: torch.device, runs: int) -> Tim
         for call in calls:
             call()  # compiles, and makes what calls keep for the next time
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
+        # Other threads (DALI has some) may use the device meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             results += [call() for call in calls]
-        starts, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(runs)] for _ in "ab")
+        starts, ends = _events(runs), _events(runs)
         for _ in range(WARM_UP):
             graph.replay()
         for start, end in zip(starts, ends, strict=True):
@@ -60,6 +61,10 @@ def time_captured(calls: Sequence[Call], device: torch.device, runs: int) -> Tim
         graph.reset()
         torch.cuda.empty_cache()  # a graph's memory serves no other graph before it is given back
     return Timing.of(seconds)
+
+
+def _events(count: int) -> list[torch.cuda.Event]:
+    return [torch.cuda.Event(enable_timing=True) for _ in range(count)]  # type: ignore[no-untyped-call]
 
 
 @torch.no_grad()

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from accelssl.errors import UserError
-from accelssl.pipeline.adopt_tar import CheckedTar, TarToCheck, check_tar
-from accelssl.pipeline.adopted_classes import AdoptedClasses
-from accelssl.pipeline.adopted_set import write_adopted_set
-from accelssl.pipeline.adoption import AdoptedSplit, Adoption, Finding, Findings
+from accelssl.pipeline.adopting.adopt_tar import CheckedTar, TarToCheck, check_tar
+from accelssl.pipeline.adopting.adopted_classes import AdoptedClasses
+from accelssl.pipeline.adopting.adopted_set import write_adopted_set
+from accelssl.pipeline.adopting.adoption import AdoptedSplit, Adoption, Finding, Findings
 from accelssl.pipeline.manifest import MANIFEST_NAME, SHARD_NAME, UNFINISHED_NAME, Manifest
 from accelssl.pipeline.worker_pool import run_jobs, usable_cores
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelssl.errors import UserError
-from accelssl.pipeline.jpeg_header import jpeg_size
+from accelssl.pipeline.images.jpeg_header import jpeg_size
 from accelssl.pipeline.order import Plan
 from accelssl.pipeline.shards import Split
 from accelssl.pipeline.windows import Windows

@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from accelssl.errors import UserError
-from accelssl.pipeline.journal import Options, Record, fingerprint
 from accelssl.pipeline.manifest import Manifest, ShardEntry, SplitEntry
-from accelssl.pipeline.set_folder import SetFolder, set_folder
 from accelssl.pipeline.shard_index import COMPONENTS
-from accelssl.pipeline.shard_pool import write_shards
-from accelssl.pipeline.shard_writer import Quarantined, ShardPlan
-from accelssl.pipeline.sharding_report import ShardingReport, SplitReport
+from accelssl.pipeline.sharding.journal import Options, Record, fingerprint
+from accelssl.pipeline.sharding.set_folder import SetFolder, set_folder
+from accelssl.pipeline.sharding.shard_pool import write_shards
+from accelssl.pipeline.sharding.shard_writer import Quarantined, ShardPlan
+from accelssl.pipeline.sharding.sharding_report import ShardingReport, SplitReport
 from accelssl.pipeline.sources.open_source import open_source
 from accelssl.pipeline.sources.source import Source
 from accelssl.pipeline.storage.storage import Location

@@ -22,7 +22,9 @@ __device__ __forceinline__ Place place_of(const i64* keep_idx, i64 token, const 
         printf("accelssl: keep_idx has %lld at token %lld: need 0 to %d.\n", place, token, grid * grid - 1);
         __trap();
     }
-    const int row = (int)place / grid, column = (int)place % grid;
+    // Half a place away from any whole number: exact, and a fifth of the cost of an integer division.
+    const int row = (int)(((float)place + 0.5f) * (1.f / (float)grid));
+    const int column = (int)place - row * grid;
     return {row * SIDE, (crop.augmentation.flip ? grid - 1 - column : column) * SIDE};
 }
 

@@ -116,8 +116,13 @@ def _compared(
     with_pillow = step.pillow or step.change
     pictures = [with_pillow(tv, Image.fromarray(crop.numpy())) for crop in crops_NHWC]
     pillow = torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures]))
-    gaps = (_gap(ours, theirs) for theirs in (eight_bits, floats, pillow.permute(0, 3, 1, 2)))
-    return Deviation(step.name, *gaps, step.why)
+    return Deviation(
+        step.name,
+        _gap(ours, eight_bits),
+        _gap(ours, floats),
+        _gap(ours, pillow.permute(0, 3, 1, 2)),
+        step.why,
+    )
 
 
 def _levels(
@@ -130,9 +135,9 @@ def _levels(
     for column, value in step.params.items():
         params[:, column] = value
     keep_idx = torch.arange(grid * grid).repeat(n, 1)
-    inputs = (x.to(device) for x in (crops_NHWC, params, keep_idx))
-    tokens = augment_patchify(*inputs, BASE_SIDE, torch.float32, implementation).cpu().double()
-    patches = tokens.view(n, grid, grid, CHANNELS, BASE_SIDE, BASE_SIDE)
+    crops, params, keep_idx = (x.to(device) for x in (crops_NHWC, params, keep_idx))
+    tokens = augment_patchify(crops, params, keep_idx, BASE_SIDE, torch.float32, implementation)
+    patches = tokens.cpu().double().view(n, grid, grid, CHANNELS, BASE_SIDE, BASE_SIDE)
     images = patches.permute(0, 3, 1, 4, 2, 5).reshape(n, CHANNELS, side, side)
     std, mean = (torch.tensor(x).view(3, 1, 1) for x in (IMAGENET_STD, IMAGENET_MEAN))
     return (images * std + mean) * 255

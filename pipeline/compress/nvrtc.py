@@ -61,8 +61,9 @@ def shared_bytes(p: int) -> int:
     blur = 3 * region * 4 * (fours if fours % 2 else fours + 1)
     if p == 16:
         return 4 * blur
-    row_words = (3 * p + (2 if p % 4 else 0) + 3) // 4
-    staged = p * (row_words | 1)
+    unit_words = 4 if p == 48 else 2 if p % 8 == 0 else 1
+    row_units = (3 * p + (2 if p % 4 else 0) + 3) // 4 // unit_words
+    staged = p * (row_units | 1) * unit_words
     shrunk = 3 * ((20 * p + 15) // 32 * 32 + 16)
     return 4 * max(blur, _CHUNK[p] * (staged + shrunk))
 
@@ -70,12 +71,27 @@ def shared_bytes(p: int) -> int:
 def machine_code(p: int, output: str, architecture: str) -> bytes:
     """The kernels for one patch side and one of OUTPUTS, for an architecture such as "sm_90".
 
-    From the disk cache if they are there. Any number of processes may ask at once. Raises
+    For one that this NVRTC does not know yet it is PTX for the nearest, which the driver compiles.
+    From the disk cache if it is there. Any number of processes may ask at once. Raises
     CompilationFailed.
     """
     nvrtc = _library()
+    architecture = _known(nvrtc, architecture)
     sources = {name: _source(name) for name in _SOURCES} | {"constants.cuh": constants(p)}
-    options = (
+    flags = options(p, output, architecture)
+    key = hashlib.sha256(repr((sorted(sources.items()), flags, _version(nvrtc))).encode())
+    cached = _cache_folder() / f"{key.hexdigest()}.cubin"
+    with suppress(OSError):
+        return cached.read_bytes()
+    code = _compiled(nvrtc, sources, flags)
+    with suppress(OSError):  # a folder that cannot be written costs a second at each start
+        _write(cached, code)
+    return code
+
+
+def options(p: int, output: str, architecture: str) -> tuple[str, ...]:
+    """What the compiler is told."""
+    return (
         f"--gpu-architecture={architecture}",
         "--std=c++17",
         "--ftz=true",
@@ -89,14 +105,6 @@ def machine_code(p: int, output: str, architecture: str) -> bytes:
         f"-DPARTS={PARTS}",
         f"-DSHARED_BYTES={shared_bytes(p)}",
     )
-    key = hashlib.sha256(repr((sorted(sources.items()), options, _version(nvrtc))).encode())
-    cached = _cache_folder() / f"{key.hexdigest()}.cubin"
-    with suppress(OSError):
-        return cached.read_bytes()
-    code = _compiled(nvrtc, sources, options)
-    with suppress(OSError):  # a folder that cannot be written costs a second at each start
-        _write(cached, code)
-    return code
 
 
 def constants(p: int) -> str:
@@ -168,6 +176,16 @@ def _version(nvrtc: Any) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def _known(nvrtc: Any, architecture: str) -> str:
+    error, known = nvrtc.nvrtcGetSupportedArchs()
+    _check(nvrtc, error, "")
+    wanted = int(architecture.removeprefix("sm_"))
+    older = [arch for arch in known if arch <= wanted]
+    if not older:
+        raise CompilationFailed(f"NVRTC compiles for sm_{min(known)} and later, not {architecture}")
+    return architecture if wanted in known else f"compute_{max(older)}"
+
+
 def _compiled(nvrtc: Any, sources: dict[str, str], options: tuple[str, ...]) -> bytes:
     main = _SOURCES[0]
     headers = {name: text for name, text in sources.items() if name != main}
@@ -185,9 +203,12 @@ def _compiled(nvrtc: Any, sources: dict[str, str], options: tuple[str, ...]) -> 
         log = b" " * size
         nvrtc.nvrtcGetProgramLog(program, log)
         _check(nvrtc, error, log.decode(errors="replace").strip("\0 \n"))
-    _, size = nvrtc.nvrtcGetCUBINSize(program)
-    code = b" " * size
-    (error,) = nvrtc.nvrtcGetCUBIN(program, code)
+    is_ptx = "--gpu-architecture=compute" in options[0]
+    get_size = nvrtc.nvrtcGetPTXSize if is_ptx else nvrtc.nvrtcGetCUBINSize
+    get_code = nvrtc.nvrtcGetPTX if is_ptx else nvrtc.nvrtcGetCUBIN
+    _, size = get_size(program)
+    code = bytes(size)  # NVRTC writes into it
+    (error,) = get_code(program, code)
     _check(nvrtc, error, "")
     nvrtc.nvrtcDestroyProgram(program)
     return code

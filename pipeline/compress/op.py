@@ -99,6 +99,14 @@ def best(device: int, p: int, dtype: torch.dtype) -> Implementation:
         return other
 
 
+def runs_on(device: torch.device) -> str:
+    """What "auto" means on a device, in words."""
+    if device.type == "cpu":
+        return "torch, the definition"
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return best(index, PATCH_SIDES[0], torch.bfloat16)
+
+
 @cache
 def _warn_once(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=2)

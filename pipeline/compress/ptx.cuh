@@ -1,9 +1,10 @@
 // The instructions that need PTX, so that no CUDA header is needed where the code is compiled.
 
-// A word from global to shared memory that the thread does not wait for.
-__device__ __forceinline__ void copy_word(u32* to, const u32* from) {
+// One, two or four words from global to shared memory that the thread does not wait for.
+template <int WORDS>
+__device__ __forceinline__ void copy_words(u32* to, const u32* from) {
     const u32 shared = (u32)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(4 * WORDS) : "memory");
 }
 
 // Waits for this thread's copies.

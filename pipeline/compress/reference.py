@@ -134,8 +134,7 @@ def blur(images_NCHW: Tensor, sigma_N: Tensor) -> None:
 
 def normalise(images_NCHW: Tensor) -> Tensor:
     """ImageNet's mean and standard deviation, in place."""
-    like = {"dtype": images_NCHW.dtype, "device": images_NCHW.device}
-    mean, std = (torch.tensor(x, **like) for x in (IMAGENET_MEAN, IMAGENET_STD))
+    mean, std = (images_NCHW.new_tensor(x) for x in (IMAGENET_MEAN, IMAGENET_STD))
     return images_NCHW.sub_(mean.view(3, 1, 1)).div_(std.view(3, 1, 1))
 
 

@@ -10,9 +10,16 @@ constexpr int SHRUNK_PITCH = 20;
 constexpr int SHRUNK_CHANNEL = (SIDE * SHRUNK_PITCH + 15) / 32 * 32 + 16;
 constexpr int SHRUNK_FLOATS = 3 * SHRUNK_CHANNEL;
 
-// A row of a patch in words, wherever in a word it begins, and odd: rows lie in different banks.
+// A row of a patch as it is staged: in units as wide as its alignment allows (30 px rows may begin
+// in the middle of a word, and are copied from its beginning), of which an odd number is a pitch:
+// rows that threads read side by side then lie in different banks.
+constexpr int UNIT_WORDS = SIDE == 48 ? 4 : SIDE % 8 == 0 ? 2 : 1;
 constexpr int ROW_WORDS = (3 * SIDE + (SIDE % 4 ? 2 : 0) + 3) / 4;
-constexpr int ROW_PITCH = ROW_WORDS | 1;
+constexpr int ROW_UNITS = ROW_WORDS / UNIT_WORDS;
+constexpr int ROW_PITCH = (ROW_UNITS | 1) * UNIT_WORDS;
+static_assert(ROW_WORDS % UNIT_WORDS == 0, "whole units");
+
+constexpr int WARP = 32;
 
 static_assert(SIDE == BASE || CHUNK * SIDE <= THREADS, "a thread for each row of a chunk's patches");
 
@@ -23,8 +30,8 @@ __device__ __forceinline__ void add_to_line(float (&y)[BASE], int first, const f
         if (first + i < SIDE) {
             const int left = SHRINK_LEFT[first + i];
             const float weight = SHRINK_WEIGHT[first + i];
-            y[left] = fmaf(1.f - weight, x[i], y[left]);
-            y[left + 1] = fmaf(weight, x[i], y[left + 1]);
+            if (weight != 1.f) y[left] = fmaf(1.f - weight, x[i], y[left]);
+            if (weight != 0.f) y[left + 1] = fmaf(weight, x[i], y[left + 1]);
         }
     }
 }
@@ -44,12 +51,39 @@ __device__ __forceinline__ void put_line(float* to, const float (&y)[BASE]) {
     for (int j = 0; j < BASE; j += GROUP) put_four(to + j, y + j);
 }
 
-// The bytes of a token's patch, row by row as they lie, each from the word that it begins in.
-__device__ __forceinline__ void stage_bytes(const Crop& crop, const Place& place, int thread, int threads, u32* staged) {
-    for (int item = thread; item < SIDE * ROW_WORDS; item += threads) {
-        const int row = item / ROW_WORDS, word = item % ROW_WORDS;
-        const size_t at = (size_t)(crop.bytes + ((place.top + row) * crop.side + place.left) * 3);
-        copy_word(staged + row * ROW_PITCH + word, (const u32*)(at - at % 4) + word);
+// The bytes of a patch by one warp: each thread copies the same unit of every so manieth row.
+__device__ __forceinline__ void stage_bytes(const Crop& crop, const Place& place, u32* staged) {
+    constexpr int ROWS = WARP / ROW_UNITS;
+    const int lane = threadIdx.x % WARP, unit = lane % ROW_UNITS;
+    if (lane >= ROWS * ROW_UNITS) return;
+    const u8* from = crop.bytes + ((place.top + lane / ROW_UNITS) * crop.side + place.left) * 3;
+    u32* to = staged + lane / ROW_UNITS * ROW_PITCH + unit * UNIT_WORDS;
+#pragma unroll 4
+    for (int row = lane / ROW_UNITS; row < SIDE; row += ROWS) {
+        const u8* begin = SIDE % 4 ? from - (size_t)from % 4 : from;
+        copy_words<UNIT_WORDS>(to, (const u32*)begin + unit * UNIT_WORDS);
+        from += ROWS * crop.side * 3;
+        to += ROWS * ROW_PITCH;
+    }
+}
+
+// Some words of a staged row; what lies beyond its end is zero.
+template <int COUNT>
+__device__ __forceinline__ void staged_words(const u32* row, int first, u32 (&words)[COUNT]) {
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+        const int word = first + k, in_unit = word % UNIT_WORDS;
+        if (word >= ROW_WORDS) {
+            words[k] = 0u;
+        } else if (UNIT_WORDS == 4) {
+            const uint4 unit = *(const uint4*)(row + word - in_unit);
+            words[k] = in_unit == 0 ? unit.x : in_unit == 1 ? unit.y : in_unit == 2 ? unit.z : unit.w;
+        } else if (UNIT_WORDS == 2) {
+            const uint2 unit = *(const uint2*)(row + word - in_unit);
+            words[k] = in_unit == 0 ? unit.x : unit.y;
+        } else {
+            words[k] = row[word];
+        }
     }
 }
 
@@ -61,9 +95,8 @@ __device__ __forceinline__ void shrink_row(const u32* staged, u32 skip, const Au
 #pragma unroll
     for (int i = 0; i < SIDE; i += COUNT) {
         const int word = 3 * i / 4;
-        u32 words[WORDS + 1];
-#pragma unroll
-        for (int k = 0; k <= WORDS; ++k) words[k] = word + k < ROW_WORDS ? staged[word + k] : 0u;
+        u32 words[WORDS + (SIDE % 4 ? 1 : 0)];
+        staged_words(staged, word, words);
         if (SIDE % 4) {
 #pragma unroll
             for (int k = 0; k < WORDS; ++k) words[k] = __funnelshift_r(words[k], words[k + 1], 8 * skip);
@@ -78,6 +111,13 @@ __device__ __forceinline__ void shrink_row(const u32* staged, u32 skip, const Au
     solve_line(r);
     solve_line(g);
     solve_line(b);
+}
+
+__device__ __forceinline__ void store_columns(Out* to, const float (&left)[BASE], const float (&right)[BASE], int channel) {
+#pragma unroll
+    for (int j = 0; j < BASE; ++j) {
+        store_two(to + j * BASE, normalised(left[j], channel), normalised(right[j], channel));
+    }
 }
 
 // Columns of `tokens` patches, two a thread, normalised and written out. ROW, CHANNEL and TOKEN are
@@ -100,12 +140,19 @@ __device__ void shrink_columns(const float* shrunk, int tokens, bool flip, Out* 
         }
         solve_line(y0);
         solve_line(y1);
-        Out* at = to + token * VALUES + channel * BASE * BASE + (flip ? BASE - 2 - 2 * pair : 2 * pair);
-#pragma unroll
-        for (int j = 0; j < BASE; ++j) {
-            const float left = normalised(y0[j], channel), right = normalised(y1[j], channel);
-            store_two(at + j * BASE, flip ? right : left, flip ? left : right);
+        Out* at = to + token * VALUES + channel * BASE * BASE;
+        if (flip) {
+            store_columns(at + BASE - 2 - 2 * pair, y1, y0, channel);
+        } else {
+            store_columns(at + 2 * pair, y0, y1, channel);
         }
+    }
+}
+
+// The bytes of the next patches, at most a chunk of them, a warp for each.
+__device__ __forceinline__ void stage_chunk(const Crop& crop, const i64* keep_idx, i64 first, int tokens, u32* staged) {
+    for (int token = threadIdx.x / WARP; token < CHUNK && token < tokens; token += THREADS / WARP) {
+        stage_bytes(crop, place_of(keep_idx, first + token, crop), staged + token * SIDE * ROW_PITCH);
     }
 }
 
@@ -114,12 +161,8 @@ __device__ void shrink_columns(const float* shrunk, int tokens, bool flip, Out* 
 __device__ void shrunk_tokens(const Crop& crop, const i64* keep_idx, i64 first, int tokens, float* shared, Out* out) {
     float* shrunk = shared;
     u32* staged = (u32*)(shared + CHUNK * SHRUNK_FLOATS);
-    constexpr int EACH = THREADS / CHUNK;  // threads that fetch one patch
-    const int fetched = threadIdx.x / EACH, token = threadIdx.x / SIDE, row = threadIdx.x % SIDE;
-    if (fetched < CHUNK && fetched < tokens) {
-        const Place place = place_of(keep_idx, first + fetched, crop);
-        stage_bytes(crop, place, threadIdx.x % EACH, EACH, staged + fetched * SIDE * ROW_PITCH);
-    }
+    const int token = threadIdx.x / SIDE, row = threadIdx.x % SIDE;
+    stage_chunk(crop, keep_idx, first, tokens, staged);
     for (int t = 0; t < tokens; t += CHUNK) {
         const int here = tokens - t < CHUNK ? tokens - t : CHUNK;
         u32 skip = 0;
@@ -127,9 +170,6 @@ __device__ void shrunk_tokens(const Crop& crop, const i64* keep_idx, i64 first, 
             const Place place = place_of(keep_idx, first + t + token, crop);
             skip = (u32)((size_t)(crop.bytes + ((place.top + row) * crop.side + place.left) * 3) % 4);
         }
-        const bool fetches = fetched < CHUNK && t + CHUNK + fetched < tokens;
-        Place next = {0, 0};
-        if (fetches) next = place_of(keep_idx, first + t + CHUNK + fetched, crop);
         wait_for_copies();
         __syncthreads();
         if (token < here) {
@@ -141,7 +181,7 @@ __device__ void shrunk_tokens(const Crop& crop, const i64* keep_idx, i64 first, 
             put_line(to + 2 * SHRUNK_CHANNEL, b);
         }
         __syncthreads();
-        if (fetches) stage_bytes(crop, next, threadIdx.x % EACH, EACH, staged + fetched * SIDE * ROW_PITCH);
+        stage_chunk(crop, keep_idx, first + t + CHUNK, tokens - t - CHUNK, staged);
         shrink_columns<SHRUNK_PITCH, SHRUNK_CHANNEL, SHRUNK_FLOATS>(shrunk, here, crop.augmentation.flip, out + (first + t) * VALUES);
     }
 }

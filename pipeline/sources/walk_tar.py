@@ -14,7 +14,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline.sources.gathering import Gathering
 from accelssl.pipeline.sources.image_name import is_image, is_wnid
 from accelssl.pipeline.sources.source import SPLITS, Ignored
-from accelssl.pipeline.tar_members import DamagedTar, Kind, TarMember, tar_members
+from accelssl.pipeline.tars.tar_members import DamagedTar, Kind, TarMember, tar_members
 
 _DOWNLOAD_AGAIN = "Download it again, and compare its size or checksum with that of the original."
 

@@ -13,8 +13,8 @@ from accelssl.errors import UserError
 from accelssl.pipeline.sources.gathering import Gathering
 from accelssl.pipeline.sources.source import Ignored
 from accelssl.pipeline.sources.walk_tar import open_tar, refuse_image_without_bytes
-from accelssl.pipeline.tar_members import DamagedTar, TarMember, tar_members
-from accelssl.pipeline.tar_samples import TarSample, tar_samples
+from accelssl.pipeline.tars.tar_members import DamagedTar, TarMember, tar_members
+from accelssl.pipeline.tars.tar_samples import TarSample, tar_samples
 
 _IMAGES = frozenset({"jpg", "jpeg", "png", "webp"})
 _LABEL, _ABOUT = "cls", "json"

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from accelssl.errors import UserError
-from accelssl.pipeline.manifest import MANIFEST_NAME, Manifest, read_manifest
+from accelssl.pipeline.manifest import MANIFEST_NAME, SHARD_NAME, Manifest, read_manifest
 from accelssl.pipeline.shard_index import COMPONENTS
 from accelssl.pipeline.storage.storage import Storage
 from accelssl.pipeline.verify.findings import MANIFEST, Findings
 
 _OWN_TAR = re.compile(r"([a-z0-9_]+)-[0-9]{6,}\.tar")
-_SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UNKNOWN_SPLIT: Final = "unknown"
 
@@ -153,7 +152,7 @@ def _shard_claim(split: str, number: int, entry: object, findings: Findings) -> 
     """What makes sense in an entry; nothing does without a name that is one of a file."""
     fields = entry if isinstance(entry, dict) else {}
     accepts: dict[str, Callable[[object], bool]] = {
-        "name": lambda value: _matches(_SHARD_NAME, value),
+        "name": lambda value: _matches(SHARD_NAME, value),
         "samples": _is_count,
         "tar_bytes": _is_count,
         "tar_sha256": lambda value: _matches(_SHA256, value),

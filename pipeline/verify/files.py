@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from accelssl.pipeline.manifest import MANIFEST_NAME, UNFINISHED_NAME
-from accelssl.pipeline.set_folder import QUARANTINE_NAME
+from accelssl.pipeline.sharding.set_folder import QUARANTINE_NAME
 from accelssl.pipeline.storage.storage import Storage
 from accelssl.pipeline.verify.claims import Claims
 from accelssl.pipeline.verify.findings import FILES, Findings

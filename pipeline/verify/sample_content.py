@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from accelssl.pipeline.image_check import UnusableImage, check_image
+from accelssl.pipeline.images.image_check import UnusableImage, check_image
 from accelssl.pipeline.shard_index import Extent
 from accelssl.pipeline.verify.findings import IMAGES, LABELS, Findings
 from accelssl.pipeline.verify.shard_layout import FoundSample

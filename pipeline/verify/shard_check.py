@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from accelssl.pipeline.hashed_file import HashedFile
 from accelssl.pipeline.storage.storage import Location, Storage, open_storage
+from accelssl.pipeline.tars.hashed_file import HashedFile
 from accelssl.pipeline.verify.claims import ShardClaim
 from accelssl.pipeline.verify.findings import CHECKSUMS, FILES, INDEX, Findings
 from accelssl.pipeline.verify.index_rows import IndexRows

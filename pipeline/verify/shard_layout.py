@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import BinaryIO, NamedTuple
 
 from accelssl.pipeline.shard_index import Extent
-from accelssl.pipeline.tar_members import DamagedTar, Kind, TarMember, tar_members
-from accelssl.pipeline.tar_samples import TarSample, tar_samples
+from accelssl.pipeline.tars.tar_members import DamagedTar, Kind, TarMember, tar_members
+from accelssl.pipeline.tars.tar_samples import TarSample, tar_samples
 from accelssl.pipeline.verify.findings import INDEX, Findings
 from accelssl.pipeline.verify.index_rows import Entry, IndexRows
 

@@ -3,7 +3,6 @@
 Nothing stops at the first fault: whatever the files still allow to check is checked.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
@@ -24,7 +23,7 @@ from accelssl.pipeline.verify.sample_content import NO_LABEL
 from accelssl.pipeline.verify.shard_check import CheckedShard, ShardTask, check_shard
 from accelssl.pipeline.verify.verification import Verification, verification
 from accelssl.pipeline.verify.whole_set import ReadShard, check_whole
-from accelssl.pipeline.worker_pool import run_jobs
+from accelssl.pipeline.worker_pool import run_jobs, usable_cores
 
 
 def verify_shards(
@@ -54,7 +53,7 @@ def verify_shards(
     sizes_bytes = _sizes_bytes(storage)
     check_files(storage, claims, sizes_bytes, findings)
     tasks = list(_tasks(location, claims, sizes_bytes, None if full else sample))
-    workers = min(workers or _cores(), max(1, len(tasks)))
+    workers = min(workers or usable_cores(), max(1, len(tasks)))
     checked = _check_all(tasks, workers, progress)
     for shard in checked:
         findings.take(shard.findings)
@@ -158,8 +157,3 @@ def _figures(
 
 def _size(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:,.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:,.1f} MB"
-
-
-def _cores() -> int:
-    # Only the cores this process may use, where the system can tell (not on macOS).
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from accelssl import shard_commands
+from accelssl import machine_commands, shard_commands
 from accelssl.errors import UserError
 
 app = typer.Typer(
@@ -176,3 +176,6 @@ def demo(
 def _stop(message: str, code: int) -> NoReturn:
     print(message, file=sys.stderr)
     raise typer.Exit(code)
+
+
+machine_commands.add_to(app)

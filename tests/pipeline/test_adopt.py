@@ -22,7 +22,7 @@ from PIL import Image
 
 from accelssl.errors import UserError
 from accelssl.pipeline.adopt import index_shards
-from accelssl.pipeline.adopted_set import split_of
+from accelssl.pipeline.adopting.adopted_set import split_of
 from accelssl.pipeline.manifest import read_manifest
 from accelssl.pipeline.shards import open_shards
 from accelssl.pipeline.storage.folder import Folder

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from accelssl.pipeline.adopted_image import why_not_alike
-from accelssl.pipeline.image_check import UnusableImage, check_image
-from accelssl.pipeline.image_header import MAX_PIXELS
+from accelssl.pipeline.adopting.adopted_image import why_not_alike
+from accelssl.pipeline.images.image_check import UnusableImage, check_image
+from accelssl.pipeline.images.image_header import MAX_PIXELS
 
 # Pillow warns of what the damage here makes of EXIF blocks and sizes.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::RuntimeWarning:PIL")

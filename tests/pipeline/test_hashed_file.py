@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelssl.pipeline.hashed_file import HashedFile
+from accelssl.pipeline.tars.hashed_file import HashedFile
 
 SIZE_BYTES = 3_000_017
 

@@ -18,10 +18,10 @@ import numpy.typing as npt
 import pytest
 from PIL import Image, ImageDraw, ImageOps
 
-from accelssl.pipeline.adopted_image import why_not_alike
-from accelssl.pipeline.image_check import CheckedImage, UnusableImage, check_image
-from accelssl.pipeline.jpeg_header import jpeg_size
-from accelssl.pipeline.plain_jpeg import why_not_plain
+from accelssl.pipeline.adopting.adopted_image import why_not_alike
+from accelssl.pipeline.images.image_check import CheckedImage, UnusableImage, check_image
+from accelssl.pipeline.images.jpeg_header import jpeg_size
+from accelssl.pipeline.images.plain_jpeg import why_not_plain
 
 DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 ORIENTATION = 0x0112
@@ -675,7 +675,7 @@ def bombs() -> dict[str, bytes]:
 CHECK_IN_TURN = """
 import io, pathlib, sys, time, warnings
 from PIL import Image, ImageDraw, ImageOps
-from accelssl.pipeline.image_check import UnusableImage, check_image
+from accelssl.pipeline.images.image_check import UnusableImage, check_image
 
 def peak_kb():
     status = pathlib.Path("/proc/self/status").read_text()

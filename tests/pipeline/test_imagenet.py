@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 
 from accelssl.errors import UserError
 from accelssl.pipeline.imagenet import shard_images
-from accelssl.pipeline.sharding_report import ShardingReport
+from accelssl.pipeline.sharding.sharding_report import ShardingReport
 from accelssl.pipeline.shards import open_shards
 
 ODD_IMAGES = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "odd_images.tar"

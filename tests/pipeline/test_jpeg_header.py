@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from accelssl.pipeline.jpeg_header import jpeg_size
+from accelssl.pipeline.images.jpeg_header import jpeg_size
 
 
 def jpeg(height: int, width: int, mode: str = "RGB", **options: object) -> bytes:

@@ -83,7 +83,8 @@ def test_half_precision_is_the_float32_result_rounded_once(dtype: torch.dtype) -
 
 def test_the_op_is_a_well_behaved_custom_op() -> None:
     torch.library.opcheck(
-        torch.ops.accelssl.augment_patchify.default, (*inputs(2, 30, 0.5, 60), 30, torch.bfloat16, "auto")
+        torch.ops.accelssl.augment_patchify.default,
+        (*inputs(2, 30, 0.5, 60), 30, torch.bfloat16, "auto"),
     )
 
 

@@ -19,6 +19,7 @@ from accelssl.pipeline.compress.op import CHECK_INDICES, Implementation, augment
 pytestmark = pytest.mark.gpu
 GPU_IMPLEMENTATIONS: list[Implementation] = ["cuda", "triton"]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16", "float16"])
 both = pytest.mark.parametrize("implementation", GPU_IMPLEMENTATIONS)
 
 
@@ -58,7 +59,7 @@ def assert_as_near_as_the_definition(
 
 
 @both
-@pytest.mark.parametrize("dtype", DTYPES)
+@by_dtype
 @pytest.mark.parametrize("p", PATCH_SIDES)
 def test_tokens_are_as_near_to_float64_as_the_definitions(
     p: int, dtype: torch.dtype, implementation: Implementation
@@ -92,7 +93,7 @@ def test_every_order_of_the_jitter_is_followed(implementation: Implementation) -
 
 
 @both
-@pytest.mark.parametrize("dtype", DTYPES)
+@by_dtype
 def test_moves_are_equal_to_the_last_bit(
     dtype: torch.dtype, implementation: Implementation
 ) -> None:

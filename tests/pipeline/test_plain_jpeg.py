@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from accelssl.pipeline.jpeg_header import NotPlain
-from accelssl.pipeline.plain_jpeg import plain_data_ends, why_not_plain
+from accelssl.pipeline.images.jpeg_header import NotPlain
+from accelssl.pipeline.images.plain_jpeg import plain_data_ends, why_not_plain
 
 
 def jpeg(height: int, width: int, mode: str = "RGB", **options: object) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from accelssl.pipeline.tar_members import DamagedTar, Kind, TarMember, tar_members
+from accelssl.pipeline.tars.tar_members import DamagedTar, Kind, TarMember, tar_members
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 BLOCK = 512

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from accelssl.pipeline.tar_members import Kind, TarMember
-from accelssl.pipeline.tar_samples import key_and_extension, tar_samples
+from accelssl.pipeline.tars.tar_members import Kind, TarMember
+from accelssl.pipeline.tars.tar_samples import key_and_extension, tar_samples
 
 BASES = ("a", "a.jpg", "a.b.JPG", "a.", "a..b", "é b.jpg", ".a", ".a.jpg", ".", "..", "a.ß")
 FOLDERS = ("", "./", "d/", "d.v1/", "d/e.f/", "/", "a.jpg/")

@@ -3,7 +3,7 @@
 import struct
 from dataclasses import dataclass
 
-from accelssl.pipeline.jpeg_header import STRAY, NotPlain
+from accelssl.pipeline.images.jpeg_header import STRAY, NotPlain
 
 _PROGRESSIVE = 0xC2
 _CODED_ALIKE = (0xC0, 0xC1, _PROGRESSIVE)  # C0 baseline, C1 the same with more tables

@@ -1,8 +1,8 @@
 """Whether an image of a foreign tar looks the same to every reader, without decoding it."""
 
-from accelssl.pipeline.image_header import UnusableImage, kept_data_ends, opened_image
-from accelssl.pipeline.jpeg_header import SOI, NotPlain
-from accelssl.pipeline.plain_jpeg import why_not_plain
+from accelssl.pipeline.images.image_header import UnusableImage, kept_data_ends, opened_image
+from accelssl.pipeline.images.jpeg_header import SOI, NotPlain
+from accelssl.pipeline.images.plain_jpeg import why_not_plain
 
 
 def why_not_alike(data: bytes) -> str | None:

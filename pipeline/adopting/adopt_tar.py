@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from accelssl.pipeline.adoption import Finding
-from accelssl.pipeline.hashed_file import HashedFile
+from accelssl.pipeline.adopting.adoption import Finding
+from accelssl.pipeline.adopting.tar_judge import TarJudge
 from accelssl.pipeline.shard_index import COMPONENTS, Extent, index_text
 from accelssl.pipeline.storage.folder import PART
-from accelssl.pipeline.tar_judge import TarJudge
-from accelssl.pipeline.tar_members import DamagedTar, tar_members
-from accelssl.pipeline.tar_samples import tar_samples
+from accelssl.pipeline.tars.hashed_file import HashedFile
+from accelssl.pipeline.tars.tar_members import DamagedTar, tar_members
+from accelssl.pipeline.tars.tar_samples import tar_samples
 
 _BUFFER_BYTES = 1 << 20
 # The first bytes of what compressors write, and what undoes it.

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
-from accelssl.pipeline.adopt_tar import CheckedTar, TarToCheck
+from accelssl.pipeline.adopting.adopt_tar import CheckedTar, TarToCheck
 from accelssl.pipeline.manifest import MANIFEST_NAME, Manifest, ShardEntry, SplitEntry
 from accelssl.pipeline.shard_index import COMPONENTS
 from accelssl.pipeline.storage.folder import Folder

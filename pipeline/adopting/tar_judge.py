@@ -4,11 +4,11 @@ import json
 import re
 from typing import BinaryIO, NamedTuple
 
-from accelssl.pipeline.adopted_image import why_not_alike
-from accelssl.pipeline.adoption import Findings
+from accelssl.pipeline.adopting.adopted_image import why_not_alike
+from accelssl.pipeline.adopting.adoption import Findings
 from accelssl.pipeline.shard_index import Extent
-from accelssl.pipeline.tar_members import Kind, TarMember
-from accelssl.pipeline.tar_samples import TarSample, key_and_extension
+from accelssl.pipeline.tars.tar_members import Kind, TarMember
+from accelssl.pipeline.tars.tar_samples import TarSample, key_and_extension
 
 _COMPONENT_OF = {"jpg": "jpg", "jpeg": "jpg", "cls": "cls", "json": "json"}
 # Without class names a larger label is taken for something else, such as an id or a time.

@@ -2,7 +2,7 @@
 
 from PIL import Image
 
-from accelssl.pipeline.tiff_tags import SHORT, copy_much, tiff_tags
+from accelssl.pipeline.images.tiff_tags import SHORT, copy_much, tiff_tags
 
 UPRIGHT = 1
 _TAG = 0x0112

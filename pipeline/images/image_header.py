@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
-from accelssl.pipeline.exif_orientation import UPRIGHT, exif_orientation
-from accelssl.pipeline.jpeg_header import NotPlain
-from accelssl.pipeline.plain_jpeg import plain_data_ends
-from accelssl.pipeline.tiff_tags import copy_much, tiff_tags
+from accelssl.pipeline.images.exif_orientation import UPRIGHT, exif_orientation
+from accelssl.pipeline.images.jpeg_header import NotPlain
+from accelssl.pipeline.images.plain_jpeg import plain_data_ends
+from accelssl.pipeline.images.tiff_tags import copy_much, tiff_tags
 
 # By content, never by name. Pillow knows many more, some of which run other programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF")

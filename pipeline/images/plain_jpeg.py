@@ -6,8 +6,8 @@ coefficients themselves are not looked at: that is the full decode's job.
 
 import re
 
-from accelssl.pipeline.jpeg_frame import Frame, cells, plain_frame
-from accelssl.pipeline.jpeg_header import EOI, FRAMES, SOI, STRAY, Marker, NotPlain, segments
+from accelssl.pipeline.images.jpeg_frame import Frame, cells, plain_frame
+from accelssl.pipeline.images.jpeg_header import EOI, FRAMES, SOI, STRAY, Marker, NotPlain, segments
 
 _ADOBE_AT, _ADOBE_YCBCR = 11, 1
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from accelssl.pipeline.shard_writer import ShardPlan, WrittenShard, write_shard
+from accelssl.pipeline.sharding.shard_writer import ShardPlan, WrittenShard, write_shard
 from accelssl.pipeline.worker_pool import OnStep, run_jobs
 
 

@@ -7,7 +7,7 @@ of the path is the key. A sample is a run of members with the same key.
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from accelssl.pipeline.tar_members import Kind, TarMember
+from accelssl.pipeline.tars.tar_members import Kind, TarMember
 
 
 class TarSample(NamedTuple):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from accelssl.pipeline.image_check import CheckedImage, UnusableImage, check_image
+from accelssl.pipeline.images.image_check import CheckedImage, UnusableImage, check_image
 from accelssl.pipeline.shard_index import COMPONENTS, Extent, index_text
 from accelssl.pipeline.sources.source import SourceImage
 from accelssl.pipeline.storage.folder import PART

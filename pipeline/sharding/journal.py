@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from accelssl.errors import UserError
 from accelssl.pipeline.manifest import UNFINISHED_NAME, ShardEntry
-from accelssl.pipeline.shard_writer import Quarantined, ShardPlan
+from accelssl.pipeline.sharding.shard_writer import Quarantined, ShardPlan
 from accelssl.pipeline.storage.storage import Storage
 
 Options = Mapping[str, int | str]
@@ -42,7 +42,7 @@ def read_journal(storage: Storage) -> Journal:
     try:
         document = json.loads(storage.read(UNFINISHED_NAME))
         return Journal(dict(document["options"]), [_record(r) for r in document["records"]])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{storage.path_of(UNFINISHED_NAME)} is not the journal of a sharding job ({error}).",
             "Remove the folder, or choose another one.",

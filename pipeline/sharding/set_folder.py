@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from accelssl.errors import UserError
-from accelssl.pipeline.journal import Journal, Options, Record, fingerprint, read_journal
 from accelssl.pipeline.manifest import MANIFEST_NAME, UNFINISHED_NAME, Manifest, ShardEntry
-from accelssl.pipeline.shard_writer import Quarantined, WrittenShard
+from accelssl.pipeline.sharding.journal import Journal, Options, Record, fingerprint, read_journal
+from accelssl.pipeline.sharding.shard_writer import Quarantined, WrittenShard
 from accelssl.pipeline.storage.folder import PART, Folder
 from accelssl.pipeline.storage.storage import Location, Storage, open_storage
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from accelssl.pipeline.coded_data import codes_its_picture
-from accelssl.pipeline.exif_orientation import exif_orientation, upright
-from accelssl.pipeline.image_header import UnusableImage, kept_data_ends, opened_image
-from accelssl.pipeline.jpeg_header import NotPlain
+from accelssl.pipeline.images.coded_data import codes_its_picture
+from accelssl.pipeline.images.exif_orientation import exif_orientation, upright
+from accelssl.pipeline.images.image_header import UnusableImage, kept_data_ends, opened_image
+from accelssl.pipeline.images.jpeg_header import NotPlain
 
 __all__ = ["JPEG_QUALITY", "CheckedImage", "UnusableImage", "check_image"]
 
@@ -46,7 +46,7 @@ def check_image(data: bytes, max_side: int | None = None) -> CheckedImage:
     a Lanczos filter, to the shape of Pillow's thumbnail, and then encoded likewise.
 
     Raises UnusableImage for what does not decode to the end, and, before anything is decoded, for
-    more than MAX_PIXELS pixels and more than MAX_SCANNED_PIXELS pixels times scans.
+    what `opened_image` refuses: more than MAX_PIXELS pixels, and more.
     """
     with opened_image(data) as image:
         is_long = max_side is not None and max(image.size) > max_side

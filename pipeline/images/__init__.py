@@ -1,0 +1,1 @@
+"""What an image file is, and whether every decoder reads it alike."""

@@ -1,0 +1,1 @@
+"""Reading tar archives in place: members, samples, and hashes on the way."""
