@@ -26,7 +26,12 @@ def test_every_command_of_the_tour_runs(shard_dir: Path, tmp_path: Path) -> None
     tour = next(block for block in blocks() if "shard-imagenet" in block)
     lines = [line.partition("  #")[0] for line in tour.splitlines()]
     commands = [shlex.split(line) for line in lines if line.startswith("accelssl")]
-    assert [command[1] for command in commands] == ["shard-imagenet", "train", "evaluate"]
+    assert [command[1] for command in commands] == [
+        "shard-imagenet",
+        "verify-shards",
+        "train",
+        "evaluate",
+    ]
     (tmp_path / "images").symlink_to(shard_dir.parent / "pictures")
     smaller = {"~/images": "images", "20M": "60", "vit_small_patch16_224": "vit_tiny_patch16_224"}
     for command in commands:
