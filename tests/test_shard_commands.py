@@ -118,3 +118,22 @@ def test_bad_input_is_named(
     code, _, err = run(capsys, *(places.get(word, word) for word in command.split()))
     assert code == 2 and named in err and "Traceback" not in err
     assert not list((tmp_path / "out").glob("*.tar"))
+
+
+def test_a_run_finds_its_data_from_another_folder(
+    capsys: pytest.CaptureFixture[str],
+    shard_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(shard_dir.parent)
+    options = "--budget 20 --model vit_tiny_patch16_224 --batch 8 --head-hidden 16 --no-baseline"
+    out = tmp_path / "run"
+    code, _, err = run(
+        capsys, "train", "--data", shard_dir.name, "--out", out, *options.split(), "--device", "cpu"
+    )
+    assert code == 0, err
+    assert json.loads((out / "config.json").read_text())["data"] == str(shard_dir)
+    monkeypatch.chdir(tmp_path)
+    code, text, err = run(capsys, "evaluate", out, "--json", "--device", "cpu")
+    assert code == 0 and "trained" in text, err

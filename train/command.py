@@ -9,6 +9,7 @@ import torch
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.storage.storage import absolute
 from accelssl.train import recipes
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.budget import format_units, parse_units
@@ -176,7 +177,8 @@ def _machine_options(
     return {
         "precision": None if keep else pick_precision(precision, device),
         "threads": threads or len(os.sched_getaffinity(0)),
-        "data": data,
+        # A run may be resumed from another folder.
+        "data": None if data is None else absolute(data),
     }
 
 

@@ -49,7 +49,7 @@ def opened_image(data: bytes) -> Iterator[Image.Image]:
     except (UnusableImage, NotPlain):
         raise
     except UnidentifiedImageError:
-        raise UnusableImage(f"not an image in a known format, begins {data[:8].hex()}") from None
+        raise UnusableImage(_why_unknown(data)) from None
     except Image.DecompressionBombError:
         raise UnusableImage(f"more than {MAX_PIXELS} pixels") from None
     except Exception as error:
@@ -96,6 +96,16 @@ def _refuse_bombs(data: bytes, image: Image.Image) -> None:
         # Huffman codes take at least a bit for each block of 8 x 8; arithmetic coding need not.
         if pixels > 512 * len(data) and not (b"\xff\xc9" in data or b"\xff\xca" in data):
             raise UnusableImage(f"too short for {size} pixels")
+
+
+def _why_unknown(data: bytes) -> str:
+    if not data.startswith(b"\xff\xd8"):
+        return f"not an image in a known format, begins {data[:8].hex()}"
+    try:
+        plain_data_ends(data)
+    except NotPlain as reason:
+        return f"a JPEG that cannot be decoded: {reason}"
+    return "a JPEG that cannot be decoded"
 
 
 def _stable_text(error: Exception) -> str:

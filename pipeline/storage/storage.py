@@ -52,6 +52,15 @@ class Storage(Protocol):
         """What the user calls that file; what DALI and others open."""
 
 
+def absolute(location: str) -> str:
+    """The same place, named so that it is found from any working folder."""
+    return (
+        location
+        if "://" in location or location.startswith(S3_SCHEME)
+        else str(Path(location).absolute())
+    )
+
+
 def open_storage(location: Location) -> Storage:
     """The storage at a location. Raises UserError for a URL of another kind than s3://."""
     # Imported where needed: boto3 is an extra, and takes a second. What a Path made of a URL,
