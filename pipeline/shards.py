@@ -17,7 +17,12 @@ import numpy.typing as npt
 from accelssl.errors import UserError
 from accelssl.pipeline.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
 from accelssl.pipeline.shard_index import COMPONENTS, ShardIndex, key_of, parse_index
-from accelssl.pipeline.storage.storage import Location, Storage, open_storage
+from accelssl.pipeline.storage.storage import (
+    Location,
+    Storage,
+    listed_sizes_bytes,
+    open_storage,
+)
 
 _JPG, _CLS = COMPONENTS.index("jpg"), COMPONENTS.index("cls")
 _NOT_AS_WRITTEN = (
@@ -42,7 +47,7 @@ class ShardSet:
         """The sha256 of the manifest in hex: two sets with the same digest hold the same bytes."""
         self.classes: tuple[str, ...] = manifest.classes
         self.splits: tuple[str, ...] = tuple(manifest.splits)
-        sizes_bytes = _sizes_bytes(storage)
+        sizes_bytes = listed_sizes_bytes(storage)
         self._split_named = {
             name: Split(name, storage, manifest, sizes_bytes) for name in manifest.splits
         }
@@ -160,16 +165,6 @@ class Split:
                 f"{self.describe(i)} ends after {len(data)} of {size_bytes} bytes.", _NOT_AS_WRITTEN
             )
         return data
-
-
-def _sizes_bytes(storage: Storage) -> dict[str, int]:
-    try:
-        return storage.sizes_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{storage.location} cannot be listed: {error.strerror}.",
-            "Check the path and its permissions.",
-        ) from None
 
 
 def _open_indexes(

@@ -7,6 +7,8 @@ a user can read, as from the operating system: FileNotFoundError for a name that
 from pathlib import Path
 from typing import Protocol
 
+from accelssl.errors import UserError
+
 Location = str | Path
 """A folder, or a URL such as "s3://bucket/prefix" (as text: a Path would lose a slash)."""
 
@@ -72,3 +74,14 @@ def open_storage(location: Location) -> Storage:
     from accelssl.pipeline.storage.folder import Folder
 
     return Folder(location)
+
+
+def listed_sizes_bytes(storage: Storage) -> dict[str, int]:
+    """`storage.sizes_bytes()`, or UserError where it cannot be listed."""
+    try:
+        return storage.sizes_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{storage.location} cannot be listed: {error.strerror}.",
+            "Check the path and its permissions.",
+        ) from None

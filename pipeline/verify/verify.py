@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
 from accelssl.errors import UserError
-from accelssl.pipeline.storage.storage import Location, Storage, open_storage
+from accelssl.pipeline.storage.storage import (
+    Location,
+    listed_sizes_bytes,
+    open_storage,
+)
 from accelssl.pipeline.verify.claims import Claims, read_claims
 from accelssl.pipeline.verify.files import check_files
 from accelssl.pipeline.verify.findings import (
@@ -50,7 +54,7 @@ def verify_shards(
     storage = open_storage(location)
     findings = Findings()
     claims = read_claims(storage, findings)
-    sizes_bytes = _sizes_bytes(storage)
+    sizes_bytes = listed_sizes_bytes(storage)
     check_files(storage, claims, sizes_bytes, findings)
     tasks = list(_tasks(location, claims, sizes_bytes, None if full else sample))
     workers = min(workers or usable_cores(), max(1, len(tasks)))
@@ -64,16 +68,6 @@ def verify_shards(
     ]
     figures = _figures(claims, tasks, checked) | check_whole(claims, read, findings)
     return verification(storage.location, findings, figures)
-
-
-def _sizes_bytes(storage: Storage) -> dict[str, int]:
-    try:
-        return storage.sizes_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{storage.location} cannot be listed: {error.strerror}.",
-            "Check the path and its permissions.",
-        ) from None
 
 
 def _tasks(

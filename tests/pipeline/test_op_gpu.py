@@ -214,7 +214,7 @@ def test_it_runs_on_the_current_stream(implementation: Implementation) -> None:
     expected = augment_patchify(crops, params, keep, 30, torch.float32, implementation)
     torch.cuda.synchronize()
     load = torch.randn(4000, 4000, device="cuda")
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     late = torch.zeros_like(crops)
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
@@ -261,9 +261,11 @@ def test_an_index_outside_the_grid_is_named_when_checks_are_on(
 @both
 def test_it_runs_where_its_inputs_are(implementation: Implementation) -> None:
     rng = np.random.default_rng(12)
-    inputs = (crops_of(4, 240, rng), random_params(4, 12), places(4, 64, 20, rng))
+    crops, params, keep = crops_of(4, 240, rng), random_params(4, 12), places(4, 64, 20, rng)
     first, second = (
-        augment_patchify(*(x.to(device) for x in inputs), 30, torch.float32, implementation)
+        augment_patchify(
+            crops.to(device), params.to(device), keep.to(device), 30, torch.float32, implementation
+        )
         for device in ("cuda:0", "cuda:1")
     )
     assert second.device.index == 1

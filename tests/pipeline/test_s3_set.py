@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,14 +98,13 @@ def test_dali_reads_the_bucket_by_itself(local: Path, remote: Storage) -> None:
 
     @pipeline_def(batch_size=len(split), num_threads=2, device_id=None)
     def webdataset():  # type: ignore[no-untyped-def]
-        return tuple(
-            fn.readers.webdataset(
-                paths=list(split.tars),
-                index_paths=[tar.removesuffix("tar") + "idx" for tar in split.tars],
-                ext=["jpg", "cls"],
-                missing_component_behavior="error",
-            )
+        components: Any = fn.readers.webdataset(
+            paths=list(split.tars),
+            index_paths=[tar.removesuffix("tar") + "idx" for tar in split.tars],
+            ext=["jpg", "cls"],
+            missing_component_behavior="error",
         )
+        return tuple(components)
 
     pipeline = webdataset()
     jpegs, labels = pipeline.run()
