@@ -5,10 +5,13 @@ else is refused with the reason, and then nothing is written. Images are judged 
 not decoded.
 """
 
+import fcntl
+import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,14 +46,16 @@ def index_shards(
     processes, by default one for each core (a script that asks for more than one needs
     `if __name__ == "__main__":`). `progress(done, total)` counts bytes.
 
-    Raises UserError when the folder is missing, unreadable, a set already, holds no tars, or none
-    with samples, or cannot be written, and for class names that are empty or not unique.
+    Raises UserError when the folder is missing, unreadable, being indexed by another process, a set
+    already, holds no tars, or none with samples, or cannot be written, and for class names that are
+    empty or not unique.
     """
     if workers is not None and workers < 1:
         raise UserError(f"workers is {workers}.", "Use 1 or more.")
     names = None if classes is None else _class_names(classes)
     try:
-        return _Job(root, names).run(workers or usable_cores(), progress)
+        with _exclusive(root):
+            return _Job(root, names).run(workers or usable_cores(), progress)
     except BrokenProcessPool:
         raise UserError(
             "A worker process was killed while it read tars, perhaps for want of memory.",
@@ -61,6 +66,33 @@ def index_shards(
             f"{error.filename or root} cannot be read or written: {error.strerror}.",
             "Check the space and the permissions: indexes go beside the tars.",
         ) from error
+
+
+@contextmanager
+def _exclusive(root: Path) -> Iterator[None]:
+    """Hold the folder for this call: two at once would take each other's indexes away."""
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _unreadable(root, error) from None
+    try:
+        try:
+            # The kernel drops the lock with the process, however it dies, and it leaves no file.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"Another process is indexing or writing shards in {root}.",
+                "Wait until it has ended.",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _unreadable(root: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{root} cannot be read: {error.strerror}.", "Name a folder of WebDataset tars."
+    )
 
 
 def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
@@ -82,7 +114,7 @@ class _Job:
 
     def run(self, workers: int, progress: Callable[[int, int], None] | None) -> Adoption:
         """Check every tar, and write what makes them a set if all are fit for it."""
-        total_bytes = sum(path.stat().st_size for path in self._tars)
+        total_bytes = sum(path.stat().st_size for path in self._tars if path.is_file())
         classes = len(self._names) if self._names else None
         jobs = [TarToCheck(path, classes) for path in self._tars]
 
@@ -150,9 +182,7 @@ def _tars_of(root: Path) -> tuple[list[Path], list[str]]:
     try:
         names = sorted(path.name for path in root.iterdir())
     except OSError as error:
-        raise UserError(
-            f"{root} cannot be read: {error.strerror}.", "Name a folder of WebDataset tars."
-        ) from None
+        raise _unreadable(root, error) from None
     if MANIFEST_NAME in names:
         raise UserError(
             f"{root} already is a shard set.",
@@ -179,8 +209,18 @@ def _tars_of(root: Path) -> tuple[list[Path], list[str]]:
             f"{root} has no .tar files.",
             "Name the folder that the WebDataset tars lie in: folders in it are not searched.",
         )
+    _refuse_what_is_no_index(root, names, tars)
     notes = [f"left out, as they are compressed: {_some(compressed)}"] if compressed else []
     return [root / name for name in tars], notes
+
+
+def _refuse_what_is_no_index(root: Path, names: list[str], tars: list[str]) -> None:
+    indexes = {f"{tar.removesuffix('.tar')}.idx" for tar in tars}
+    for name in names:
+        if name in indexes and not (root / name).is_file():
+            raise UserError(
+                f"{root / name} is no file, but an index must be written there.", "Move it away."
+            )
 
 
 def _problems(path: Path, tar: CheckedTar) -> tuple[Finding, ...]:

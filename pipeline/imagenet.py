@@ -6,6 +6,7 @@ contiguous part of a set is a fair sample of it. The same images, seed and optio
 bytes, whatever the number of workers, the packaging of the source, and the interruptions.
 """
 
+import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accelssl.errors import UserError
+from accelssl.pipeline.counted import counted
 from accelssl.pipeline.manifest import Manifest, ShardEntry, SplitEntry
 from accelssl.pipeline.shard_index import COMPONENTS
 from accelssl.pipeline.sharding.journal import Options, Record, fingerprint
@@ -28,7 +30,7 @@ from accelssl.pipeline.sharding.shard_writer import Quarantined, ShardPlan
 from accelssl.pipeline.sharding.sharding_report import ShardingReport, SplitReport
 from accelssl.pipeline.sources.open_source import open_source
 from accelssl.pipeline.sources.source import Source
-from accelssl.pipeline.storage.storage import Location
+from accelssl.pipeline.storage.storage import Location, remedy
 from accelssl.pipeline.worker_pool import usable_cores
 
 # By default a split makes at most this many shards (a reader holds a file open for each, and 1024
@@ -79,9 +81,11 @@ def shard_images(
             "Run it again with fewer workers; it goes on from there.",
         ) from None
     except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what_to_do = "Free some space." if is_full else remedy(out)
         raise UserError(
             f"{out} cannot be written: {error.strerror}.",
-            "What is done is kept. Free some space and run it again, or choose another folder.",
+            f"{what_to_do} Run it again: it goes on from the shards that are done.",
         ) from error
     return ShardingReport(
         out=str(out),
@@ -91,7 +95,7 @@ def shard_images(
         splits={split: SplitReport.of(outcome.entry()) for split, outcome in job.outcome.items()},
         ignored=images.ignored.count,
         ignored_examples=tuple(images.ignored.examples),
-        notes=images.notes,
+        notes=(*images.notes, *job.notes()),
         taken_over=job.taken_over,
         elapsed_s=time.monotonic() - started_s,
     )
@@ -110,6 +114,13 @@ class _Outcome:
     shards: list[ShardEntry] = field(default_factory=list)
     transcoded: Counter[str] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
+    images_of_class: Counter[str] = field(default_factory=Counter)
+    """How many images the source has of each class."""
+
+    def lost_classes(self) -> list[str]:
+        """The classes none of whose images decodes."""
+        lost = Counter(image.wnid for image in self.quarantined)
+        return sorted(name for name, n in lost.items() if n == self.images_of_class[name])
 
     def entry(self) -> SplitEntry:
         return SplitEntry(
@@ -158,7 +169,8 @@ class _Job:
         for shard in write_shards(plans, workers, on_progress):
             # They arrive in the order of their plans, so numbers and lists come out the same.
             split = shard.plan.split
-            self._count(split, self._folder.publish(shard, len(self.outcome[split].shards)))
+            record = self._folder.publish(shard, len(self.outcome[split].shards))
+            self._count(shard.plan, record)
         quarantine = self._folder.write_quarantine(
             {split: outcome.quarantined for split, outcome in self.outcome.items()}
         )
@@ -173,6 +185,16 @@ class _Job:
         )
         self._folder.finish(manifest)
         return quarantine, manifest.digest
+
+    def notes(self) -> list[str]:
+        """What of the outcome needs a look."""
+        lost = {split: outcome.lost_classes() for split, outcome in self.outcome.items()}
+        return [
+            f"No image of {split} is left of {counted(len(names), 'class')}: {', '.join(names[:5])}"
+            f"{', ...' if len(names) > 5 else ''}. Repair them, or leave the class out."
+            for split, names in lost.items()
+            if names
+        ]
 
     def _options(self) -> Options:
         shards = {f"samples_per_shard_{split}": n for split, n in self._samples_per_shard.items()}
@@ -196,11 +218,12 @@ class _Job:
                     "images were added, removed or renamed.",
                     "Choose another folder, or remove this one.",
                 )
-            self._count(plan.split, record)
+            self._count(plan, record)
             self.taken_over += len(plan.images)
 
-    def _count(self, split: str, record: Record) -> None:
-        outcome = self.outcome[split]
+    def _count(self, plan: ShardPlan, record: Record) -> None:
+        outcome = self.outcome[plan.split]
+        outcome.images_of_class.update(image.wnid for image in plan.images)
         if record.entry is not None:
             outcome.shards.append(record.entry)
         outcome.transcoded.update(record.transcoded)

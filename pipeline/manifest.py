@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from accelssl.errors import UserError
 from accelssl.pipeline.shard_index import COMPONENTS
-from accelssl.pipeline.storage.storage import S3_SCHEME, Storage
+from accelssl.pipeline.storage.storage import S3_SCHEME, Storage, remedy
 
 MANIFEST_NAME: Final = "manifest.json"
 # Present from the first to the last moment of a sharding job: what marks its leftovers as ours.
@@ -92,7 +92,7 @@ def read_manifest(storage: Storage) -> tuple[Manifest, str]:
         raise _not_a_set(storage) from None
     except OSError as error:
         raise UserError(
-            f"{path} cannot be read: {error.strerror}.", "Check the path and its permissions."
+            f"{path} cannot be read: {error.strerror}.", remedy(storage.location)
         ) from None
     try:
         document = json.loads(text)

@@ -4,7 +4,9 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from errno import EINVAL
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO
 
 from accelssl.pipeline.adopting.adoption import Finding
@@ -78,6 +80,8 @@ def check_tar(tar: TarToCheck, on_bytes: Callable[[int], None]) -> CheckedTar:
         # Pillow warns about every odd EXIF block; what matters is counted in the report.
         warnings.simplefilter("ignore")
         try:
+            if not S_ISREG(tar.path.stat().st_mode):  # to open a pipe would be to wait for ever
+                raise OSError(EINVAL, "it is no file")
             checked, index = _read(tar, on_bytes)
         except OSError as error:
             problem = Finding("it cannot be read", error.strerror or str(error))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from accelssl.pipeline.counted import counted
+
 
 @dataclass
 class Finding:
@@ -64,26 +66,32 @@ class Adoption:
         return "\n".join(map(_printable, self._refusal() if self.refused else self._success()))
 
     def _success(self) -> list[str]:
-        lines = [f"{self.root}: now a shard set of {self.classes} classes"]
+        lines = [f"{self.root}: now a shard set of {counted(self.classes, 'class')}"]
         lines += [
-            f"{name}: {split.samples:,} samples in {split.tars} tars "
+            f"{name}: {counted(split.samples, 'sample')} in {counted(split.tars, 'tar')} "
             f"({split.size_bytes / 1e6:,.1f} MB)"
             for name, split in self.splits.items()
         ]
         lines += [f"not used, {found.count:,} {found}" for found in self.skipped]
-        return lines + list(self.notes)
+        return [
+            *lines,
+            *self.notes,
+            "Images and order are as they were; to check them: "
+            f"accelssl verify-shards {self.root} --full",
+        ]
 
     def _refusal(self) -> list[str]:
         lines = [
-            f"{self.root} was left as it is: {len(self.refused)} tars cannot be used as they are"
+            f"{self.root} was left as it is: "
+            f"{counted(len(self.refused), 'tar')} cannot be used as they are"
         ]
         for tar, problems in self.refused.items():
             lines += [f"{tar}: {problem}" for problem in problems]
         return [
             *lines,
             *self.notes,
-            "Repair these tars, move them away, "
-            "or pack their images anew with `accelssl shard-imagenet`.",
+            "Repair these tars, or move them away. To pack their images anew, extract them into a "
+            "folder for each class and run `accelssl shard-imagenet` on that.",
         ]
 
 

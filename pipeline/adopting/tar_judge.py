@@ -1,11 +1,11 @@
 """Judges the samples of a tar that others wrote: what every reader takes alike, and what not."""
 
 import json
-import re
 from typing import BinaryIO, NamedTuple
 
 from accelssl.pipeline.adopting.adopted_image import why_not_alike
 from accelssl.pipeline.adopting.adoption import Findings
+from accelssl.pipeline.adopting.webdataset_names import is_passed_over, why_taken_otherwise
 from accelssl.pipeline.shard_index import Extent
 from accelssl.pipeline.tars.tar_members import Kind, TarMember
 from accelssl.pipeline.tars.tar_samples import TarSample, key_and_extension
@@ -18,8 +18,6 @@ _LARGEST_IMAGE_BYTES = 1 << 28
 _LONGEST_LABEL_BYTES = 32
 _LONGEST_JSON_BYTES = 1 << 20
 _BLANKS = b" \t\r\n"
-# The webdataset library passes over these, images or not.
-_META = re.compile(r"__[^/]*__($|/)")
 _STRAYS = {
     Kind.FOLDER: "folders",
     Kind.FILE: "files without an extension",
@@ -27,8 +25,6 @@ _STRAYS = {
     Kind.OTHER: "special files without an extension",
 }
 _HIDDEN = "hidden files"
-# It takes "a/.b" for a file b of a sample "a/", unless a has a dot in it.
-_HIDDEN_IN_FOLDER = "hidden files in folders (webdataset takes them for samples)"
 _EXTRAS = "members of samples other than image, label and JSON"
 
 
@@ -61,6 +57,11 @@ class TarJudge:
 
     def read(self, member: TarMember) -> TarMember:
         """Look at a member's bytes, if it is an image, label or JSON, and give it back."""
+        # It passes over folders and links, and reads of the others all that it calls regular.
+        if member.kind in (Kind.FILE, Kind.OTHER):
+            problem = why_taken_otherwise(member.path)
+            if problem:
+                self.problems.add(problem, member.path)
         name = key_and_extension(member.path)
         component = _COMPONENT_OF.get(name[1]) if name else None
         if component and member.kind is Kind.FILE:
@@ -68,11 +69,9 @@ class TarJudge:
         return member
 
     def take_stray(self, member: TarMember) -> None:
-        folder, slash, base = member.path.rpartition("/")
-        what = _STRAYS[member.kind]
-        if base.startswith(".") and member.kind is Kind.FILE:
-            what = _HIDDEN_IN_FOLDER if slash and "." not in folder else _HIDDEN
-        self.skipped.add(what, member.path)
+        base = member.path.rpartition("/")[2]
+        is_hidden = base.startswith(".") and member.kind is Kind.FILE
+        self.skipped.add(_HIDDEN if is_hidden else _STRAYS[member.kind], member.path)
 
     def judge(self, sample: TarSample) -> list[Extent] | None:
         """Where image, label and (if it has one) JSON lie; None if something is wrong with them."""
@@ -160,7 +159,7 @@ class TarJudge:
         image, label_file = by_component["jpg"], by_component["cls"]
         about = by_component.get("json")
         problem = self._contents[image.offset].problem
-        if _META.match(image.path):
+        if is_passed_over(image.path):
             problem = "webdataset passes over names like this"
         if problem:
             self.problems.add(problem, image.path)

@@ -36,6 +36,7 @@ _CHUNKS = {16: 2, 20: 2, 24: 2, 30: 1, 40: 1, 48: 1}
 _BLOCKS = {16: 8, 20: 5, 24: 5, 30: 5, 40: 5, 48: 3}
 OUTPUTS = ("float32", "bfloat16", "float16")
 GRAY_THREADS = 256
+_DIGEST_BYTES = 32
 PARTS = 4
 """Blocks, and so partial sums, that a crop's mean gray is made by."""
 
@@ -80,12 +81,14 @@ def machine_code(p: int, output: str, architecture: str) -> bytes:
     sources = {name: _source(name) for name in _SOURCES} | {"constants.cuh": constants(p)}
     flags = options(p, output, architecture)
     key = hashlib.sha256(repr((sorted(sources.items()), flags, _version(nvrtc))).encode())
-    cached = _cache_folder() / f"{key.hexdigest()}.cubin"
-    with suppress(OSError):
-        return cached.read_bytes()
+    # A folder that is not there or cannot be written costs a second at each start.
+    with suppress(OSError, RuntimeError):
+        kept = (_cache_folder() / key.hexdigest()).read_bytes()
+        if hashlib.sha256(kept[_DIGEST_BYTES:]).digest() == kept[:_DIGEST_BYTES]:
+            return kept[_DIGEST_BYTES:]
     code = _compiled(nvrtc, sources, flags)
-    with suppress(OSError):  # a folder that cannot be written costs a second at each start
-        _write(cached, code)
+    with suppress(OSError, RuntimeError):
+        _write(_cache_folder() / key.hexdigest(), hashlib.sha256(code).digest() + code)
     return code
 
 
@@ -220,6 +223,7 @@ def _check(nvrtc: Any, error: Any, log: str) -> None:
 
 
 def _cache_folder() -> Path:
+    """Raises RuntimeError for a user without a home."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "accelssl" / "kernels"
 
@@ -229,4 +233,8 @@ def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(data)
-    Path(file.name).replace(path)
+    try:
+        Path(file.name).replace(path)
+    except OSError:
+        Path(file.name).unlink()
+        raise

@@ -18,6 +18,8 @@ from accelssl.pipeline.images.jpeg_header import NotPlain
 __all__ = ["JPEG_QUALITY", "CheckedImage", "UnusableImage", "check_image"]
 
 JPEG_QUALITY = 100
+# For pictures made smaller, which is about bytes: at 100, many would grow.
+SMALLER_QUALITY = 95
 
 _GRAY_MODES = ("1", "L", "LA", "La")
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
@@ -43,7 +45,7 @@ def check_image(data: bytes, max_side: int | None = None) -> CheckedImage:
     too; gray by at most 2.
 
     With `max_side`, at least 1 pixel, a picture whose longer side exceeds it is made that long with
-    a Lanczos filter, to the shape of Pillow's thumbnail, and then encoded likewise.
+    a Lanczos filter, to the shape of Pillow's thumbnail, and then encoded with quality 95.
 
     Raises UnusableImage for what does not decode to the end, and, before anything is decoded, for
     what `opened_image` refuses: more than MAX_PIXELS pixels, and more.
@@ -60,7 +62,8 @@ def check_image(data: bytes, max_side: int | None = None) -> CheckedImage:
             pixels.thumbnail((max_side, max_side), Image.Resampling.LANCZOS, reducing_gap=None)
         pixels.info.clear()  # Pillow would store a comment
         buffer = io.BytesIO()
-        pixels.save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
+        quality = SMALLER_QUALITY if is_long else JPEG_QUALITY
+        pixels.save(buffer, "JPEG", quality=quality, subsampling=0)
         return CheckedImage(buffer.getvalue(), reason)
 
 

@@ -46,7 +46,7 @@ def opened_image(data: bytes) -> Iterator[Image.Image]:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             _refuse_bombs(data, image)
             yield image
-    except (UnusableImage, NotPlain):
+    except (UnusableImage, NotPlain, MemoryError):
         raise
     except UnidentifiedImageError:
         raise UnusableImage(_why_unknown(data)) from None

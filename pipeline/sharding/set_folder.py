@@ -125,7 +125,12 @@ class SetFolder:
                 f"{self.location} already holds a shard set.",
                 "Choose another folder, or remove this one.",
             )
-        foreign = [name for name in names if not (unfinished and _OURS.fullmatch(name))]
+        # A call that was stopped at its first write left no more than a part of the journal.
+        foreign = [
+            name
+            for name in names
+            if not (unfinished and _OURS.fullmatch(name)) and name != UNFINISHED_NAME + PART
+        ]
         if foreign:
             raise UserError(
                 f"{self.location} holds other files, such as {foreign[0]}.",
@@ -174,8 +179,7 @@ def set_folder(location: Location) -> Iterator[SetFolder]:
         return
     if storage.root.exists() and not storage.root.is_dir():
         raise UserError(f"{location} is not a folder.", "Choose a folder to write to.")
-    is_new = not storage.root.exists()
-    storage.root.mkdir(parents=True, exist_ok=True)
+    is_new = _make(storage.root)
     try:
         with _exclusive(storage.root):
             yield SetFolder(storage, storage.root)
@@ -183,6 +187,16 @@ def set_folder(location: Location) -> Iterator[SetFolder]:
         if is_new:
             with suppress(OSError):
                 storage.root.rmdir()  # only if nothing came into it
+
+
+def _make(folder: Path) -> bool:
+    """Whether this very call made it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 @contextmanager

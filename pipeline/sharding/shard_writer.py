@@ -5,6 +5,7 @@ bytes come out the same. Files are written under a name ending in .part; giving 
 name is left to the caller, so that no reader ever sees half a tar.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -16,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from accelssl.errors import UserError
 from accelssl.pipeline.images.image_check import CheckedImage, UnusableImage, check_image
 from accelssl.pipeline.shard_index import COMPONENTS, Extent, index_text
 from accelssl.pipeline.sources.source import SourceImage
 from accelssl.pipeline.storage.folder import PART
 
 _KEY_DIGITS = 8
+_MOST_BYTES_OF_A_PICTURE = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,35 @@ def _checked(image: SourceImage, max_side: int | None) -> CheckedImage | Quarant
     except UnusableImage as error:
         return Quarantined(image.wnid, image.name, str(error))
     except OSError as error:
+        if not _is_the_files_own(error):
+            raise UserError(
+                f"The source cannot be read any more: {error.filename}: {error.strerror}.",
+                "Bring it back and run the same command again: it goes on from what is done.",
+            ) from error
         return Quarantined(image.wnid, image.name, f"cannot be read: {error.strerror}")
+    except MemoryError:
+        if _memory_is_short():
+            raise UserError(
+                f"There is not enough memory to decode {image.wnid}/{image.name}.",
+                "Run it again with fewer workers: it goes on from what is done.",
+            ) from None
+        return Quarantined(image.wnid, image.name, "asks for more memory than any picture")
+
+
+def _is_the_files_own(error: OSError) -> bool:
+    """Whether this file never could be read, rather than a disk or network that has gone."""
+    if error.errno == errno.ENOENT:
+        # Listed a moment ago: only a link to nothing is listed without being there.
+        return error.filename is not None and Path(error.filename).is_symlink()
+    return error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR)
+
+
+def _memory_is_short() -> bool:
+    try:
+        bytearray(_MOST_BYTES_OF_A_PICTURE)
+    except MemoryError:
+        return True
+    return False
 
 
 def _add_sample(tar: "_TarWriter", key: str, image: SourceImage, jpeg: bytes) -> list[Extent]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from accelssl.pipeline.counted import counted
 from accelssl.pipeline.manifest import SplitEntry
 
 
@@ -54,12 +55,13 @@ class ShardingReport:
         return (self.images - self.taken_over) / self.elapsed_s
 
     def __str__(self) -> str:
-        lines = [f"{self.out}: {self.classes} classes, {self.images_per_s:,.0f} images/s"]
+        classes = counted(self.classes, "class")
+        lines = [f"{self.out}: {classes}, {self.images_per_s:,.0f} images/s"]
         if self.taken_over:
-            lines.append(f"{self.taken_over:,} images were there from an interrupted call")
+            lines.append(f"done before by a call that was stopped: {self.taken_over:,} images")
         for name, split in self.splits.items():
             lines.append(
-                f"{name}: {split.written:,} images in {split.shards} shards "
+                f"{name}: {counted(split.written, 'image')} in {counted(split.shards, 'shard')} "
                 f"({split.size_bytes / 1e6:,.1f} MB), {split.quarantined} quarantined"
             )
             lines += [f"  {n} transcoded: {why}" for why, n in sorted(split.transcoded.items())]
@@ -67,9 +69,8 @@ class ShardingReport:
             lines.append(f"what did not decode, and why: {self.quarantine}")
         if self.ignored:
             more = ", ..." if self.ignored > len(self.ignored_examples) else ""
-            lines.append(
-                f"{self.ignored} entries are no images: {', '.join(self.ignored_examples)}{more}"
-            )
+            examples = ", ".join(self.ignored_examples)
+            lines.append(f"no images, and not read: {self.ignored:,}, {examples}{more}")
         lines += self.notes
         lines.append(f"digest {self.digest}")
         return "\n".join(lines)

@@ -21,19 +21,31 @@ def refuse_unknown_classes(parts: tuple[Part, ...], gathering: Gathering) -> Non
     )
 
 
-def refuse_empty_classes(parts: tuple[Part, ...], images_by_class: Mapping[str, int]) -> None:
+def refuse_validation_as_train(parts: tuple[Part, ...], train: Gathering) -> None:
+    """Raises UserError if train has nothing but ImageNet's validation images."""
+    if train.is_validation_set:
+        raise UserError(
+            f"{_where(parts)} has ImageNet's validation images alone.",
+            "Name the training images as the source, and these with --val.",
+        )
+
+
+def refuse_empty_classes(
+    parts: tuple[Part, ...], images_by_class: Mapping[str, int], notes: tuple[str, ...]
+) -> None:
     """Raises UserError if train has no class, or one without images.
 
-    Labels would depend on whether such a class counts.
+    Labels would depend on whether such a class counts. The message ends with `notes`, sentences on
+    what was not read.
     """
     if not images_by_class:
-        raise UserError(f"{_where(parts)} has no class folders.", LAYOUT_REMEDY)
+        what = f"{_where(parts)} has no class folders."
+        raise UserError(" ".join((what, *notes)), LAYOUT_REMEDY)
     empty = sorted(name for name, images in images_by_class.items() if not images)
     if empty:
         folder = f"{parts[0].path}/{empty[0]}" if len(parts) == 1 else empty[0]
-        raise UserError(
-            f"The class folder {folder} has no images.", "Put images into it, or remove it."
-        )
+        what = f"The class folder {folder} has no images."
+        raise UserError(" ".join((what, *notes)), "Put images into it, or remove it.")
 
 
 def refuse_bad_val(

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from accelssl.errors import UserError
+from accelssl.pipeline.sources.folder_entries import refuse_special
 
 DEVKIT_NAMES = (
     "ILSVRC2012_devkit_t12",
@@ -43,9 +44,24 @@ def read_devkit(devkit: Path) -> tuple[str, ...]:
     return tuple(wnids)
 
 
+def refuse_short_truth(devkit: Path, lines: int, beyond: int, highest: int) -> None:
+    """Raises UserError if `beyond` validation images have numbers above the lines there are."""
+    if beyond:
+        images = (
+            "1 validation image has a number"
+            if beyond == 1
+            else (f"{beyond:,} validation images have numbers")
+        )
+        raise UserError(
+            f"{_TRUTH} in {devkit} has {lines:,} lines, but {images} beyond that, up to {highest}.",
+            _REMEDY,
+        )
+
+
 def _files(devkit: Path) -> tuple[bytes, bytes]:
     """The bytes of meta.mat and of the ground truth."""
     try:
+        refuse_special(devkit)
         found = _in_folder(devkit) if devkit.is_dir() else _in_archive(devkit)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"The devkit {devkit} is damaged ({error}).", _REMEDY) from None
@@ -61,8 +77,8 @@ def _files(devkit: Path) -> tuple[bytes, bytes]:
 
 def _in_folder(devkit: Path) -> dict[str, bytes]:
     roots: Iterable[Path] = (devkit, devkit / DEVKIT_NAMES[0])
-    root = next((root for root in roots if (root / _META).exists()), devkit)
-    return {name: (root / name).read_bytes() for name in (_META, _TRUTH) if (root / name).exists()}
+    root = next((root for root in roots if (root / _META).is_file()), devkit)
+    return {name: (root / name).read_bytes() for name in (_META, _TRUTH) if (root / name).is_file()}
 
 
 def _in_archive(devkit: Path) -> dict[str, bytes]:

@@ -22,6 +22,9 @@ class Evidence:
         self._devkit = devkit_val_wnids
         self._disagreements = 0
         self._first: tuple[str, str] | None = None
+        self.beyond_devkit = 0
+        """How many validation images have numbers that the devkit does not reach."""
+        self.highest_beyond = 0
 
     def class_of(
         self, place: str, folder: str | None, file_name: str, name: ImageName
@@ -36,6 +39,9 @@ class Evidence:
         claims: dict[str, str] = {}
         if val_number is not None and self._devkit is not None:
             _claim(claims, "the devkit", _at(self._devkit, val_number))
+            if val_number > len(self._devkit):
+                self.beyond_devkit += 1
+                self.highest_beyond = max(self.highest_beyond, val_number)
         _claim(claims, "its name", appended_wnid)
         if folder is not None and is_wnid(folder):
             _claim(claims, "its folder", folder)

@@ -13,8 +13,10 @@ from accelssl.pipeline.sources.evidence import Evidence
 from accelssl.pipeline.sources.image_name import parse_name
 from accelssl.pipeline.sources.listing import (
     WHOLE_FILE,
-    WHOLE_FILE_WITH_APPENDED_CLASS,
+    Container,
     SplitListing,
+    Stamp,
+    whole_file_with_appended,
 )
 
 _EXAMPLES = 3
@@ -30,16 +32,23 @@ class Gathering:
     def __init__(self, evidence: Evidence, on_found: Callable[[], None]) -> None:
         self.class_number: dict[str, int] = {}
         """The classes met, also those without images. Numbered as they were met."""
+        self.validation_names = 0
+        """How many images are called as those of ImageNet's validation set."""
         self.unknown = 0
         self.unknown_examples: list[str] = []
         self._evidence = evidence
         self._on_found = on_found
-        self._containers: list[str] = []
+        self._containers: list[Container] = []
         self._names: list[str] = []
         self._class_numbers = array("i")
         self._container_numbers = array("i")
         self._offsets = array("q")
         self._sizes_bytes = array("q")
+
+    @property
+    def is_validation_set(self) -> bool:
+        """Whether all of them are ImageNet's validation images, by their names."""
+        return 0 < self.validation_names == len(self._names) + self.unknown
 
     @property
     def is_untouched(self) -> bool:
@@ -50,9 +59,9 @@ class Gathering:
         """Take note of a class, whether or not images of it follow."""
         self.class_number.setdefault(name, len(self.class_number))
 
-    def add_container(self, path: str) -> int:
-        """Take note of a folder or tar; returns its number for `add`."""
-        self._containers.append(path)
+    def add_container(self, path: str, stamp: Stamp | None = None) -> int:
+        """Take note of a folder, or of a tar with its stamp; returns its number for `add`."""
+        self._containers.append(Container(path, stamp))
         return len(self._containers) - 1
 
     def add(
@@ -67,16 +76,20 @@ class Gathering:
         """Take an image. `folder` is its class folder, `place` that folder for messages."""
         self._on_found()
         name = parse_name(file_name)
+        self.validation_names += name.val_number is not None
         class_name = self._evidence.class_of(place, folder, file_name, name)
         if class_name is None:
             self.unknown += 1
             # Kept sorted: the order that a file system gives differs between copies.
             self.unknown_examples = sorted([*self.unknown_examples, file_name])[:_EXAMPLES]
             return
-        if offset == WHOLE_FILE and name.appended_wnid is not None:
-            offset = WHOLE_FILE_WITH_APPENDED_CLASS
+        # Under another class the appended one is a part of the name like any other.
+        if name.appended_wnid == class_name:
+            if offset == WHOLE_FILE:
+                offset = whole_file_with_appended(class_name)
+            file_name = name.name
         number = self.class_number.setdefault(class_name, len(self.class_number))
-        self._names.append(name.name)
+        self._names.append(file_name)
         self._class_numbers.append(number)
         self._container_numbers.append(container)
         self._offsets.append(offset)
@@ -141,7 +154,7 @@ class Gathering:
         for one, other in pairwise(members):
             if self._names[one] == self._names[other]:
                 places = sorted(
-                    {self._containers[self._container_numbers[i]] for i in (one, other)}
+                    {self._containers[self._container_numbers[i]].path for i in (one, other)}
                 )
                 raise UserError(
                     f"The image {self._names[one]} of the class {class_name} is there twice, in "

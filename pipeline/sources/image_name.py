@@ -54,6 +54,6 @@ def parse_name(name: str) -> ImageName:
 
 
 def with_appended(name: str, wnid: str) -> str:
-    """The file name that `parse_name` took the appended class from."""
+    """The file name that `parse_name` took this appended class from."""
     stem, extension = os.path.splitext(name)  # noqa: PTH122
     return f"{stem}_{wnid}{extension}"

@@ -1,5 +1,6 @@
 """Tells by looking where the splits of a source lie."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,9 +8,10 @@ from typing import NamedTuple
 
 from accelssl.errors import UserError
 from accelssl.pipeline.sources.devkit import DEVKIT_NAMES
+from accelssl.pipeline.sources.folder_entries import refuse_special, scanned
 from accelssl.pipeline.sources.source import Ignored
 from accelssl.pipeline.sources.split_parts import find_parts, find_sample_tars, opened, some
-from accelssl.pipeline.sources.walk_folder import holds_classes, scanned
+from accelssl.pipeline.sources.walk_folder import holds_classes
 
 LAYOUT_REMEDY = (
     "Lay the images out as train/<class>/<image> and, if you have them, val/<class>/<image>, "
@@ -45,9 +47,21 @@ class Layout:
 def find_layout(source: Path, val: Path | None, devkit: Path | None, ignored: Ignored) -> Layout:
     """Where the splits of a source lie; `val` and `devkit` are what the user named, if anything.
 
-    Raises UserError when something is missing, compressed, or of an unknown layout.
+    Raises UserError when something is missing, compressed, or of an unknown layout, and when both
+    splits are the same.
     """
-    if source.is_file():
+    if str(source).startswith("s3:"):
+        raise UserError(
+            f"The source {source} is on object storage.", "Copy it to a local disk first."
+        )
+    for named in (source, val):
+        if named is not None:
+            refuse_special(named)
+    if val is not None and _is_same(source, val):
+        raise UserError(
+            f"{val} is named as the source and as --val.", "Name another one as --val, or none."
+        )
+    if os.path.isfile(source):  # noqa: PTH113 - Path's raises for names that are too long
         val_parts = () if val is None else _parts(source, (val,), "val", ignored)
         whole = Part(source, source.name)
         return Layout((whole,), val_parts, devkit, val_may_be_in_train=val is None)
@@ -74,11 +88,18 @@ def find_layout(source: Path, val: Path | None, devkit: Path | None, ignored: Ig
     return Layout(train_parts, val_parts, devkit, notes=_notes(unused))
 
 
+def _is_same(source: Path, val: Path) -> bool:
+    try:
+        return val.samefile(source)
+    except OSError:
+        return False  # whoever opens them will say what is wrong
+
+
 def _root(source: Path) -> Path:
     """The folder in which train lies, or the source."""
     for nested in _NESTED:
         root = source / nested
-        if (not nested or root.is_dir()) and find_parts(root, "train"):
+        if (not nested or os.path.isdir(root)) and find_parts(root, "train"):
             return root
     return source
 
@@ -108,8 +129,11 @@ def _place(source: Path, path: Path) -> str:
 
 
 def _names_in(folder: Path, paths: Sequence[Path]) -> frozenset[str]:
-    inside = folder.resolve()
-    return frozenset(path.name for path in paths if path.resolve().parent == inside)
+    # Not Path.resolve, which raises for links that lead in circles.
+    inside = os.path.realpath(folder)
+    return frozenset(
+        path.name for path in paths if os.path.dirname(os.path.realpath(path)) == inside
+    )
 
 
 def _devkit(folder: Path) -> Path | None:
@@ -121,7 +145,7 @@ def _notes(unused: Sequence[str]) -> tuple[str, ...]:
     passed_by = [
         name
         for name in unused
-        if (name.endswith(".tar") and "test" not in name) or name in ("validation", "valid")
+        if (name.endswith(".tar") and "test" not in name) or name in ("validation", "valid", "test")
     ]
     if not passed_by:
         return ()

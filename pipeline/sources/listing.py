@@ -5,13 +5,43 @@ import os
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple, Self
 
 from accelssl.pipeline.sources.image_name import with_appended
-from accelssl.pipeline.sources.source import Ignored, SourceImage
+from accelssl.pipeline.sources.source import Ignored, SourceChanged, SourceImage
 
-# In place of an offset: the image is a file of its own in the folder that is its container.
+# In place of an offset: the image is a file of its own in the folder that is its container. Below
+# it: so it is, with a wnid appended to its name, which is this far below.
 WHOLE_FILE = -1
-WHOLE_FILE_WITH_APPENDED_CLASS = -2
+
+
+def whole_file_with_appended(wnid: str) -> int:
+    """In place of an offset: a file with this wnid appended to the name that is listed.
+
+    Kept apart from the image's class, which may be given another name.
+    """
+    return WHOLE_FILE - 1 - int(wnid[1:])
+
+
+class Stamp(NamedTuple):
+    """Tells a file from one that was put in its place, and from itself before it was changed."""
+
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, file: BinaryIO) -> Self:
+        """The stamp of an open file."""
+        status = os.fstat(file.fileno())
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+class Container(NamedTuple):
+    """A folder, or a tar with its stamp from when its images were listed."""
+
+    path: str
+    stamp: Stamp | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +52,7 @@ class SplitListing:
     `offsets[i]` of the tar `containers[container_numbers[i]]`, or a file of the folder that is.
     """
 
-    containers: tuple[str, ...]
+    containers: tuple[Container, ...]
     names: list[str]
     labels: "array[int]"
     container_numbers: "array[int]"
@@ -58,12 +88,13 @@ class Listing:
         listed = self._splits[split]
         label, name, offset = listed.labels[i], listed.names[i], listed.offsets[i]
         wnid = self.classes[label]
-        container = listed.containers[listed.container_numbers[i]]
-        if offset >= 0:
-            return TarImage(label, wnid, name, container, offset, listed.sizes_bytes[i])
-        appended = offset == WHOLE_FILE_WITH_APPENDED_CLASS
-        file_name = with_appended(name, wnid) if appended else name
-        return FileImage(label, wnid, name, os.path.join(container, file_name))  # noqa: PTH118
+        path, stamp = listed.containers[listed.container_numbers[i]]
+        if stamp is not None:
+            return TarImage(label, wnid, name, path, offset, listed.sizes_bytes[i], stamp)
+        file_name = name
+        if offset < WHOLE_FILE:
+            file_name = with_appended(name, f"n{WHOLE_FILE - 1 - offset:08d}")
+        return FileImage(label, wnid, name, os.path.join(path, file_name))  # noqa: PTH118
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +122,10 @@ class TarImage:
     tar: str
     offset: int
     size_bytes: int
+    stamp: Stamp
 
     def read(self) -> bytes:
-        """The image's bytes, or OSError, also when the tar is shorter than it was when listed."""
+        """The image's bytes, or OSError; SourceChanged if the tar is not as it was when listed."""
         with open(self.tar, "rb", buffering=0) as file:  # noqa: PTH123
             data = b""
             # One read nearly always suffices; some file systems give less than asked for.
@@ -102,6 +134,15 @@ class TarImage:
                     file.fileno(), self.size_bytes - len(data), self.offset + len(data)
                 )
                 if not piece:
-                    raise OSError(errno.EIO, "the archive has become shorter", self.tar)
+                    break
                 data += piece
+            # After reading, so that a change up to then is noticed.
+            is_same = Stamp.of(file) == self.stamp
+        if not is_same:
+            raise SourceChanged(
+                f"The source {self.tar} changed while it was read.",
+                "Put it back and run the same command again, or start anew in another folder.",
+            )
+        if len(data) < self.size_bytes:
+            raise OSError(errno.EIO, "the archive is shorter than it says", self.tar)
         return data

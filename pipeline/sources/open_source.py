@@ -1,5 +1,6 @@
 """Opens a source of labelled images, whatever it is packed as."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -7,9 +8,10 @@ from accelssl.pipeline.sources.checks import (
     refuse_bad_val,
     refuse_empty_classes,
     refuse_unknown_classes,
+    refuse_validation_as_train,
 )
 from accelssl.pipeline.sources.completeness import what_is_missing
-from accelssl.pipeline.sources.devkit import read_devkit
+from accelssl.pipeline.sources.devkit import read_devkit, refuse_short_truth
 from accelssl.pipeline.sources.evidence import Evidence
 from accelssl.pipeline.sources.gathering import Gathering
 from accelssl.pipeline.sources.layout import Layout, Part, find_layout
@@ -56,7 +58,7 @@ def open_source(
     if chosen is not None:
         for gathering in gatherings.values():
             gathering.keep_only(chosen)
-    classes = _checked_classes(layout, gatherings, chosen)
+    classes = _checked_classes(layout, gatherings, chosen, ignored)
     missing = what_is_missing(
         {split: gathering.images_by_class() for split, gathering in gatherings.items()},
         is_subset=chosen is not None,
@@ -70,7 +72,7 @@ def open_source(
         },
         options=selection.options(chosen),
         ignored=ignored,
-        notes=(*layout.notes, *([missing] if missing else [])),
+        notes=(*layout.notes, *ignored.notes(), *([missing] if missing else [])),
     )
 
 
@@ -78,13 +80,17 @@ def _gathered(
     layout: Layout, ignored: Ignored, on_listed: Callable[[int], None] | None
 ) -> dict[str, Gathering]:
     """The images of each split that is there."""
-    evidence = Evidence(None if layout.devkit is None else read_devkit(layout.devkit))
+    truth = None if layout.devkit is None else read_devkit(layout.devkit)
+    evidence = Evidence(truth)
     count = _Count(on_listed)
     gatherings = {
         split: Gathering(evidence, count.add) for split in SPLITS if _parts(layout, split)
     }
     _walk(layout, gatherings, ignored)
     count.report()
+    if layout.devkit is not None and truth is not None:
+        beyond, highest = evidence.beyond_devkit, evidence.highest_beyond
+        refuse_short_truth(layout.devkit, len(truth), beyond, highest)
     evidence.check()
     if layout.val_may_be_in_train and gatherings["val"].is_untouched:
         del gatherings["val"]
@@ -100,7 +106,7 @@ def _walk(layout: Layout, gatherings: Mapping[str, Gathering], ignored: Ignored)
     for split, parts in (("train", layout.train), ("val", layout.val)):
         for path, place in parts:
             gathering = gatherings[split]
-            if path.is_dir():
+            if os.path.isdir(path):  # noqa: PTH112 - Path's raises for names that are too long
                 passed_over = layout.passed_over if split == "train" else frozenset()
                 walk_folder(path, place, gathering, ignored, passed_over)
             elif holds_samples(path):
@@ -115,15 +121,19 @@ def _walk(layout: Layout, gatherings: Mapping[str, Gathering], ignored: Ignored)
 
 
 def _checked_classes(
-    layout: Layout, gatherings: Mapping[str, Gathering], chosen: tuple[str, ...] | None
+    layout: Layout,
+    gatherings: Mapping[str, Gathering],
+    chosen: tuple[str, ...] | None,
+    ignored: Ignored,
 ) -> tuple[str, ...]:
     """The sorted classes of train, after checking what was found."""
     for split, gathering in gatherings.items():
         refuse_unknown_classes(_parts(layout, split), gathering)
+    refuse_validation_as_train(layout.train, gatherings["train"])
     train = gatherings["train"].images_by_class()
     if chosen is not None:
         refuse_missing(chosen, train)
-    refuse_empty_classes(layout.train, train)
+    refuse_empty_classes(layout.train, train, ignored.notes())
     classes = tuple(sorted(train))
     if "val" in gatherings:
         val_parts = _parts(layout, "val")

@@ -4,8 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from accelssl.errors import UserError
+
 SPLITS = ("train", "val")
 _EXAMPLES = 20
+
+
+class SourceChanged(UserError):
+    """What was listed is no longer there: what is read now might be another image."""
 
 
 class SourceImage(Protocol):
@@ -22,20 +28,41 @@ class SourceImage(Protocol):
         """The original file name."""
 
     def read(self) -> bytes:
-        """The file's bytes, or OSError."""
+        """The file's bytes, or OSError; SourceChanged if they may be those of another image."""
 
 
 @dataclass
 class Ignored:
-    """What a source holds besides images: how many entries, and the first of them by path."""
+    """What a source holds besides images: how many entries, and the first of them by path.
+
+    `deeper_images` counts images that are not read because they lie deeper than in the folder of
+    their class, and `first_deeper` is the first of them by path. A folder of such images is one
+    entry.
+    """
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
+    deeper_images: int = 0
+    first_deeper: str = ""
 
     def add(self, path: str) -> None:
         self.count += 1
         if len(self.examples) < _EXAMPLES:
             self.examples.append(path)
+
+    def note_deeper(self, path: str) -> None:
+        self.deeper_images += 1
+        self.first_deeper = min(self.first_deeper or path, path)
+
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of it, a sentence each."""
+        if not self.deeper_images:
+            return ()
+        images = "1 image lies" if self.deeper_images == 1 else f"{self.deeper_images:,} images lie"
+        return (
+            f"{images} deeper than in train/<class>/ or val/<class>/ and not read, first "
+            f"{self.first_deeper}.",
+        )
 
 
 class Source(Protocol):

@@ -1,11 +1,13 @@
 """Finds by name what makes up a split: its folder, or the archives that people make of it."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from accelssl.errors import UserError
-from accelssl.pipeline.sources.walk_folder import holds_images_or_classes, scanned
+from accelssl.pipeline.sources.folder_entries import EntryKind, kind_of, scanned
+from accelssl.pipeline.sources.walk_folder import holds_images_or_classes
 from accelssl.pipeline.sources.walk_webdataset import holds_samples
 
 _COMPRESSED = re.compile(r"(.+)\.(tar\.(gz|bz2|xz|zst)|tgz|tbz2|txz)")
@@ -32,7 +34,12 @@ def find_sample_tars(folder: Path, split: str, *, unnamed: str) -> tuple[Path, .
     Tars without such a word belong to the split `unnamed`. Raises UserError when some are
     compressed.
     """
-    names = [e.name for e in scanned(folder) if not e.name.startswith(".") and not e.is_dir()]
+    names = [
+        entry.name
+        for entry in scanned(folder)
+        if not entry.name.startswith(".")
+        and kind_of(entry) in (EntryKind.FILE, EntryKind.BROKEN_LINK)
+    ]
     tars = [folder / name for name in sorted(names) if name.endswith(".tar")]
     if not tars or not holds_samples(tars[0]):
         return ()
@@ -42,7 +49,7 @@ def find_sample_tars(folder: Path, split: str, *, unnamed: str) -> tuple[Path, .
 
 def opened(part: Path, split: str) -> tuple[Path, ...]:
     """The part, or what is in it if that is a folder which merely holds the split's archives."""
-    if part.is_file():
+    if os.path.isfile(part):  # noqa: PTH113 - Path's raises for names that are too long
         return (part,)
     inner = frozenset(_most_unpacked(_candidates(part, split), split))
     if holds_images_or_classes(part, inner):
@@ -63,7 +70,12 @@ def _split_by_words(name: str) -> str | None:
 def _candidates(folder: Path, split: str) -> dict[str, bool]:
     """Whether they are folders, of those entries whose names begin as a split's do."""
     begins = (split, f"ILSVRC2012_img_{split}")
-    return {e.name: e.is_dir() for e in scanned(folder) if e.name.startswith(begins)}
+    kinds = {e.name: kind_of(e) for e in scanned(folder) if e.name.startswith(begins)}
+    return {
+        name: kind is EntryKind.FOLDER
+        for name, kind in kinds.items()
+        if kind is not EntryKind.SPECIAL
+    }
 
 
 def _most_unpacked(is_folder: dict[str, bool], split: str) -> list[str]:

@@ -1,10 +1,10 @@
 """Finds the images of a split in a folder: class folders, class tars, and images beside them."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from accelssl.errors import UserError
+from accelssl.pipeline.sources.folder_entries import EntryKind, images_below, kind_of, scanned
 from accelssl.pipeline.sources.gathering import Gathering
 from accelssl.pipeline.sources.image_name import is_image, is_wnid, parse_name
 from accelssl.pipeline.sources.source import Ignored
@@ -62,18 +62,6 @@ def holds_images_or_classes(folder: Path, passed_over: frozenset[str]) -> bool:
     )
 
 
-def scanned(folder: Path) -> Iterator["os.DirEntry[str]"]:
-    """A folder's entries in no order, one by one, or UserError when it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            yield from entries
-    except OSError as error:
-        raise UserError(
-            f"The source {folder} cannot be read: {error.strerror}.",
-            "Check the path and its permissions.",
-        ) from None
-
-
 def _walk_class_folder(folder: Path, place: str, gathering: Gathering, ignored: Ignored) -> None:
     gathering.add_class(folder.name)
     container = gathering.add_container(str(folder))
@@ -82,20 +70,28 @@ def _walk_class_folder(folder: Path, place: str, gathering: Gathering, ignored: 
             gathering.add(place, folder.name, entry.name, container)
         else:
             ignored.add(f"{place}/{entry.name}")
+            if _is_class_folder(entry):
+                for image in images_below(folder / entry.name):
+                    ignored.note_deeper(f"{place}/{image.relative_to(folder).as_posix()}")
 
 
 def _is_class_folder(entry: "os.DirEntry[str]") -> bool:
-    return entry.is_dir() and not entry.name.startswith(".")
+    return not entry.name.startswith(".") and kind_of(entry) is EntryKind.FOLDER
 
 
 def _is_image_file(entry: "os.DirEntry[str]") -> bool:
-    # A dangling link was meant to be an image: it goes on, to be quarantined by name.
-    return is_image(entry.name) and (entry.is_file() or (entry.is_symlink() and not entry.is_dir()))
+    # A broken link was meant to be an image: it goes on, so that what reads it says so.
+    return is_image(entry.name) and kind_of(entry) in (EntryKind.FILE, EntryKind.BROKEN_LINK)
 
 
 def _is_class_tar(entry: "os.DirEntry[str]") -> bool:
     stem, extension = os.path.splitext(entry.name)  # noqa: PTH122
-    return extension == ".tar" and is_wnid(stem) and entry.is_file()
+    # A broken link was meant to be one too: whoever opens it refuses it, else a class is lost.
+    return (
+        extension == ".tar"
+        and is_wnid(stem)
+        and kind_of(entry) in (EntryKind.FILE, EntryKind.BROKEN_LINK)
+    )
 
 
 def _refuse_half_extracted(folder: Path, class_folders: list[str], class_tars: list[str]) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from accelssl.errors import UserError
+from accelssl.pipeline.sources.folder_entries import refuse_special
 from accelssl.pipeline.sources.gathering import Gathering
 from accelssl.pipeline.sources.image_name import is_image, is_wnid
+from accelssl.pipeline.sources.listing import Stamp
 from accelssl.pipeline.sources.source import SPLITS, Ignored
 from accelssl.pipeline.tars.tar_members import DamagedTar, Kind, TarMember, tar_members
 
@@ -32,15 +34,17 @@ def walk_tar(
 
 def walk_class_tar(path: Path, place: str, gathering: Gathering, ignored: Ignored) -> None:
     """Add the images of a tar that is named for its class, such as n01440764.tar."""
-    class_tar = _ClassTar(path.stem, place, gathering.add_container(str(path)), gathering, ignored)
     with open_tar(path) as file:
-        class_tar.walk(file, 0, os.fstat(file.fileno()).st_size)
+        stamp = Stamp.of(file)
+        container = gathering.add_container(str(path), stamp)
+        _ClassTar(path.stem, place, container, gathering, ignored).walk(file, 0, stamp.size_bytes)
 
 
 @contextmanager
 def open_tar(path: Path) -> Iterator[BinaryIO]:
     """A tar's file. What goes wrong while it is read becomes a UserError that names the tar."""
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             _refuse_compressed(path, file)
             yield file
@@ -66,13 +70,15 @@ class _Walk:
     ) -> None:
         self._path, self._place, self._split = path, place, split
         self._gatherings, self._ignored = gatherings, ignored
-        self._containers = {
-            name: gathering.add_container(str(path)) for name, gathering in gatherings.items()
-        }
 
     def run(self) -> None:
         with open_tar(self._path) as file:
-            self._size_bytes = os.fstat(file.fileno()).st_size
+            stamp = Stamp.of(file)
+            self._size_bytes = stamp.size_bytes
+            self._containers = {
+                name: gathering.add_container(str(self._path), stamp)
+                for name, gathering in self._gatherings.items()
+            }
             for member in tar_members(file):
                 self._take(file, member)
 
@@ -94,6 +100,7 @@ class _Walk:
             self._take_class_tar(file, member, parts[0], split)
         else:
             self._ignore(member)
+            self._note_if_deeper(member, parts)
 
     def _located(self, member: TarMember) -> tuple[str, list[str]]:
         """The split of a member, and the rest of its path: tars are often packed with a folder."""
@@ -125,6 +132,10 @@ class _Walk:
     def _ignore(self, member: TarMember) -> None:
         self._ignored.add(f"{self._place}/{member.path}")
 
+    def _note_if_deeper(self, member: TarMember, parts: list[str]) -> None:
+        if len(parts) > 2 and is_image(parts[-1]) and member.kind is not Kind.FOLDER:
+            self._ignored.note_deeper(f"{self._place}/{member.path}")
+
 
 class _ClassTar:
     """The tar of a class, which may be a part of a file."""
@@ -141,7 +152,8 @@ class _ClassTar:
             parts = [part for part in member.path.split("/") if part not in ("", ".")]
             if parts[:1] == [self._wnid]:
                 parts = parts[1:]
-            if len(parts) == 1 and is_image(parts[0]) and member.kind is not Kind.FOLDER:
+            is_image_file = parts and is_image(parts[-1]) and member.kind is not Kind.FOLDER
+            if len(parts) == 1 and is_image_file:
                 refuse_image_without_bytes(Path(self._place), member)
                 self._gathering.add(
                     self._place,
@@ -153,6 +165,8 @@ class _ClassTar:
                 )
             elif parts:
                 self._ignored.add(f"{self._place}/{member.path}")
+                if is_image_file and not any(part.startswith(".") for part in parts):
+                    self._ignored.note_deeper(f"{self._place}/{member.path}")
 
 
 def refuse_image_without_bytes(tar: Path, member: TarMember) -> None:

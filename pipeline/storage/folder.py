@@ -40,7 +40,7 @@ class Folder:
 
     def sizes_bytes(self) -> dict[str, int]:
         with os.scandir(self.root) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+            return {entry.name: entry.stat().st_size for entry in entries if _is_file(entry)}
 
     def read(self, name: str, offset: int = 0, size_bytes: int | None = None) -> bytes:
         if size_bytes is None:
@@ -105,6 +105,13 @@ class Folder:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def _close_all(descriptors: dict[str, int], outdated: list[int]) -> None:

@@ -175,7 +175,9 @@ def _parse(url: str) -> tuple[str, str]:
         # Not repeated here: some programs take URLs with a secret key in them.
         raise UserError("An s3:// URL has no @ before its first /.", _REMEDY)
     if not url.startswith("s3://") or not _BUCKET.fullmatch(bucket):
-        raise UserError(f"{url} does not name a bucket as S3 allows.", _REMEDY)
+        raise UserError(
+            f"{url} does not name a bucket as S3 allows (3 characters or more).", _REMEDY
+        )
     folders = prefix.removesuffix("/").split("/") if prefix else []
     if any(folder in ("", ".", "..") for folder in folders):
         # Other readers, such as DALI, would open another object.

@@ -76,6 +76,13 @@ def open_storage(location: Location) -> Storage:
     return Folder(location)
 
 
+def remedy(location: Location) -> str:
+    """What to do about a place that cannot be read or written."""
+    if str(location).startswith(S3_SCHEME):
+        return "Check the bucket's name, your credentials, and AWS_ENDPOINT_URL if you use it."
+    return "Check the path and its permissions."
+
+
 def listed_sizes_bytes(storage: Storage) -> dict[str, int]:
     """`storage.sizes_bytes()`, or UserError where it cannot be listed."""
     try:
@@ -83,5 +90,5 @@ def listed_sizes_bytes(storage: Storage) -> dict[str, int]:
     except OSError as error:
         raise UserError(
             f"{storage.location} cannot be listed: {error.strerror}.",
-            "Check the path and its permissions.",
+            remedy(storage.location),
         ) from None

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from accelssl.pipeline.counted import counted
 from accelssl.pipeline.sources.ilsvrc2012 import VAL_IMAGES_PER_CLASS, imagenet_classes
 from accelssl.pipeline.verify.claims import Claims
 from accelssl.pipeline.verify.findings import CLASSES, Findings
@@ -27,7 +28,7 @@ def check_balance(claims: Claims, label_by_split: Mapping[str, Int32], findings:
         if split == _TRAIN:
             _find_empty(claims, count_C, findings)
         _compare_with_imagenet(split, claims.classes, count_C, findings)
-    return f"{len(claims.classes):,} classes; least / median / most: {', '.join(figures)}"
+    return f"{counted(len(claims.classes), 'class')}; least / median / most: {', '.join(figures)}"
 
 
 def _find_empty(claims: Claims, count_C: npt.NDArray[np.int64], findings: Findings) -> None:
@@ -45,8 +46,15 @@ def _compare_with_imagenet(
     known = imagenet_classes()
     if split not in (_TRAIN, _VAL) or not set(classes) <= known.keys():
         return
-    for name, count in zip(classes, count_C.tolist(), strict=True):
-        expected = known[name].train_images if split == _TRAIN else VAL_IMAGES_PER_CLASS
-        if count != expected:
-            what = f"{split} has {count:,} of the {expected:,} images of ImageNet-1k"
-            findings.note(CLASSES, f"{split} differs from ImageNet-1k", name, what)
+    expected = [
+        known[name].train_images if split == _TRAIN else VAL_IMAGES_PER_CLASS for name in classes
+    ]
+    different = [i for i, count in enumerate(count_C.tolist()) if count != expected[i]]
+    if different:
+        first = different[0]
+        what = (
+            f"{split} has {count_C.sum():,} of their {sum(expected):,} images in ImageNet-1k; "
+            f"first, {classes[first]} has {count_C[first]:,} of {expected[first]:,}"
+        )
+        where = f"{len(different):,} of {counted(len(classes), 'class')}"
+        findings.note(CLASSES, f"{split} differs from ImageNet-1k", where, what)

@@ -12,6 +12,9 @@ import numpy.typing as npt
 from accelssl.pipeline.verify.findings import DUPLICATES, Finding, Findings, Kind, Listed
 from accelssl.pipeline.verify.sample_content import NO_LABEL, Digests
 
+# ImageNet itself has some images in train and val; a set that was packed wrong has nearly all.
+LEAK, CHANCE = 0.01, 2
+
 Int64 = npt.NDArray[np.int64]
 Describe = Callable[[int], str]
 
@@ -31,7 +34,10 @@ def note_same_images(
     describe: Describe,
     findings: Findings,
 ) -> str:
-    """Note images of the same bytes: in one split, in two, with two labels. Returns the counts."""
+    """Note images of the same bytes: in one split, in two, with two labels. Returns the counts.
+
+    More than a few in two splits are a leak, which is wrong: accuracy on val would mean little.
+    """
     notes = findings.notes
     repeated = in_two_splits = with_two_labels = 0
     for group in _groups(image_N2):
@@ -49,6 +55,10 @@ def note_same_images(
         if len(others) and label_G[0] != NO_LABEL:
             with_two_labels += 1
             _add(notes, "an image with two labels", describe, group[0], others[0])
+    smallest = min((n for n in np.bincount(split_N).tolist() if n), default=0)
+    if in_two_splits > max(CHANCE, LEAK * smallest):
+        what = f"{in_two_splits:,} images are in two splits, of which one has {smallest:,}"
+        findings.wrong(DUPLICATES, "a leak", " and ".join(splits), what)
     return (
         f"images repeated in their split: {repeated:,}; in two splits: {in_two_splits:,}; "
         f"with two labels: {with_two_labels:,}"

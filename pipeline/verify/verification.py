@@ -43,6 +43,8 @@ class Verification:
         count = sum(self.problem_counts.values())
         verdict = "right" if self.is_right else f"wrong, {count:,} problem{'s' * (count != 1)}"
         width = max(len(check.name) for check in self.checks)
+        if self.is_right and self.note_counts:
+            verdict = "right, with notes"
         lines = [f"{self.location}: {verdict}"]
         lines += [f"  {c.name:{width}}  {c.outcome:5}  {c.figure}" for c in self.checks]
         lines += _listed(self.problems, self.problem_counts, "wrong")

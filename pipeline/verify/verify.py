@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
 from accelssl.errors import UserError
+from accelssl.pipeline.counted import counted
 from accelssl.pipeline.storage.storage import (
     Location,
     listed_sizes_bytes,
@@ -138,10 +139,10 @@ def _figures(
     tars = sum(task.tar_bytes is not None for task in tasks)
     hashed = sum(shard.hashed for shard in checked)
     size_bytes = sum(task.size_bytes for task in tasks)
-    classes = "no" if claims.classes is None else f"{len(claims.classes):,}"
+    classes = "no classes" if claims.classes is None else counted(len(claims.classes), "class")
     return {
-        MANIFEST: f"{classes} classes, {' and '.join(claims.splits)}, {claims.samples:,} samples",
-        FILES: f"{tars:,} tars with their indexes, {_size(size_bytes)}",
+        MANIFEST: f"{classes}, {' and '.join(claims.splits)}, {counted(claims.samples, 'sample')}",
+        FILES: f"{counted(tars, 'tar')} with index, {_size(size_bytes)}",
         CHECKSUMS: f"{hashed:,} of {2 * len(tasks):,} files compared",
         INDEX: f"{found:,} samples found",
         LABELS: f"{labelled:,} labels in range",

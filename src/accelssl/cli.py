@@ -20,6 +20,25 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("accelssl"))
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
 shard_commands.add_to(app)
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]

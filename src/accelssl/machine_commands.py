@@ -68,12 +68,15 @@ def doctor(
 
     chosen = pick_device(device)
     known = _known(implementation)
+    if known in ("cuda", "triton") and chosen.type != "cuda":
+        raise UserError(f"--implementation {known} does not run on {chosen}.", "It needs a GPU.")
     if augmentations:
         from accelssl.pipeline.compress.deviations import augmentation_deviations
 
         print(augmentation_deviations(known, str(chosen)))
     else:
-        print(f"the fused op on {chosen}: {op.runs_on(chosen)}")
+        name = op.runs_on(chosen) if known == "auto" else known
+        print(f"the fused op on {chosen}: {name}")
 
 
 def _known(implementation: str) -> "Known":

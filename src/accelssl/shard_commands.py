@@ -1,5 +1,7 @@
 """The commands about shard sets: make one, check one, adopt one. Heavy imports wait."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+_LINE_EVERY_S = 30
 Workers = Annotated[int, typer.Option(help="Processes at work; 0: one for each core.")]
 
 
@@ -63,9 +66,9 @@ def shard_imagenet(
     from accelssl.pipeline.sources.open_source import open_source
     from accelssl.pipeline.sources.selection import Selection
 
-    names = None if classes is None else tuple(name.strip() for name in classes.split(","))
+    names = None if classes is None else _names(classes)
     selection = Selection(subset, names, limit_per_class)
-    with _bar("images") as show:
+    with _told_how_to_go_on(), _bar("images") as show:
         report = shard_images(
             lambda: open_source(
                 source,
@@ -137,9 +140,25 @@ def index_shards(
         raise typer.Exit(1)
 
 
+def _names(classes: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in classes.split(",") if name.strip())
+
+
+@contextmanager
+def _told_how_to_go_on() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("Stopped; the same command goes on from what is done.", file=sys.stderr)
+        raise
+
+
 @contextmanager
 def _bar(unit: str) -> Iterator[Callable[[str, int, int | None], None]]:
-    """A progress bar on stderr with speed and time left; gives (what, done, total) to call."""
+    """A progress bar on stderr with speed and time left; gives (what, done, total) to call.
+
+    Where stderr is no terminal, a line now and then.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -152,18 +171,37 @@ def _bar(unit: str) -> Iterator[Callable[[str, int, int | None], None]]:
         TransferSpeedColumn,
     )
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _lines(unit)
+        return
     counts: list[ProgressColumn] = [MofNCompleteColumn(), TextColumn("{task.fields[per_s]}")]
     if unit == "bytes":
         counts = [DownloadColumn(), TransferSpeedColumn()]
     columns = (TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         tasks: dict[str, TaskID] = {}
 
         def show(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
+                for task in tasks.values():
+                    bar.update(task, visible=False)
                 tasks[what] = bar.add_task(what, total=None, per_s="")
             speed = bar.tasks[tasks[what]].speed
             per_s = "" if speed is None else f"{speed:,.0f} {unit}/s"
             bar.update(tasks[what], completed=done, total=total, per_s=per_s)
 
         yield show
+
+
+def _lines(unit: str) -> Callable[[str, int, int | None], None]:
+    said_at_s = time.monotonic()
+
+    def show(what: str, done: int, total: int | None) -> None:
+        nonlocal said_at_s
+        if time.monotonic() - said_at_s >= _LINE_EVERY_S:
+            said_at_s = time.monotonic()
+            of_all = "" if total is None else f" of {total:,}"
+            print(f"{what}: {done:,}{of_all} {unit}", file=sys.stderr, flush=True)
+
+    return show

@@ -23,9 +23,11 @@ from PIL import Image
 from accelssl.errors import UserError
 from accelssl.pipeline.adopt import index_shards
 from accelssl.pipeline.adopting.adopted_set import split_of
+from accelssl.pipeline.adopting.webdataset_names import why_taken_otherwise
 from accelssl.pipeline.manifest import read_manifest
 from accelssl.pipeline.shards import open_shards
 from accelssl.pipeline.storage.folder import Folder
+from accelssl.pipeline.tars.tar_samples import key_and_extension
 
 Member = tuple[str, bytes]
 Sample = tuple[bytes, int]
@@ -247,23 +249,18 @@ def test_global_pax_headers_are_no_members(tmp_path: Path) -> None:
     assert_all_read(tmp_path, TRUTH)
 
 
-def test_hidden_files_in_folders_are_passed_over_and_said_to_upset_webdataset(
-    tmp_path: Path,
-) -> None:
+def test_hidden_files_that_webdataset_passes_over_too_are_passed_over(tmp_path: Path) -> None:
+    # As macOS packs them; in a folder without a dot webdataset takes them for samples.
     members = each(
-        lambda n: (f"d/._{n}.cls", b"any"),
-        lambda n: (f"d/{n}.cls", LABELS[n]),
-        lambda n: (f"d/._{n}.jpg", b"any"),
-        lambda n: (f"d/{n}.jpg", IMAGES[n]),
+        lambda n: (f"./._{n}.cls", b"any"),
+        lambda n: (f"./{n}.cls", LABELS[n]),
+        lambda n: (f"v1.0/._{n}.jpg", b"any"),
+        lambda n: (f"./{n}.jpg", IMAGES[n]),
     )
     pack(tmp_path / "a.tar", members)
     report = index_shards(tmp_path, workers=1)
-    assert read_by_accelssl(tmp_path) == TRUTH
-    assert read_by_dali(tmp_path) == TRUTH
-    assert read_by_tarfile(tmp_path) == TRUTH
-    assert len(webdataset_samples(tmp_path / "a.tar")) == 4 * len(TRUTH)
-    assert "14 hidden files in folders (webdataset takes them for samples)" in str(report)
-    assert "d/._0.cls in a.tar and 13 more" in str(report)
+    assert_all_read(tmp_path, TRUTH)
+    assert "not used, 14 hidden files: ./._0.cls in a.tar and 13 more" in str(report)
 
 
 def test_the_report_says_what_the_set_holds(tmp_path: Path) -> None:
@@ -271,10 +268,12 @@ def test_the_report_says_what_the_set_holds(tmp_path: Path) -> None:
     pack(tmp_path / "b-test.tar", plain(TRUTH[:3]))
     assert str(index_shards(tmp_path, workers=1)).splitlines() == [
         f"{tmp_path}: now a shard set of 3 classes",
-        "val: 7 samples in 1 tars (0.0 MB)",
-        "test: 3 samples in 1 tars (0.0 MB)",
+        "val: 7 samples in 1 tar (0.0 MB)",
+        "test: 3 samples in 1 tar (0.0 MB)",
         "not used, 1 files without an extension: README in a-val.tar",
         "no tar is for training: each has val or test in its name",
+        "Images and order are as they were; to check them: "
+        f"accelssl verify-shards {tmp_path} --full",
     ]
 
 
@@ -761,7 +760,7 @@ def test_all_that_is_wrong_with_a_tar_is_said_at_once(tmp_path: Path) -> None:
         "an image is no plain upright JPEG (not a JPEG)",
         "a sample has no label (.cls)",
     ]
-    assert "move them away, or pack their images anew with `accelssl shard-imagenet`" in str(report)
+    assert "Repair these tars, or move them away." in str(report)
 
 
 @pytest.mark.parametrize("name", ["a b", "-a", "ä", "a+b", "a:b"])
@@ -948,3 +947,104 @@ def test_an_index_that_cannot_be_written_is_a_user_error(tmp_path: Path, workers
 def test_fewer_than_one_worker_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="workers is 0"):
         index_shards(tmp_path, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ("f/._0001.jpg", "webdataset takes a hidden file in a folder for a sample"),
+        ("f/.x", "webdataset takes a hidden file in a folder for a sample"),
+        ("v1.0/f/.x", "webdataset takes a hidden file in a folder for a sample"),
+        ("f/0000.__bad__", "webdataset keeps extensions like this for itself"),
+        ("f/0000.__KEY__", "webdataset keeps extensions like this for itself"),
+        ("f/0000.__url__", "webdataset keeps extensions like this for itself"),
+        ("f/0000.__local_path__", "webdataset keeps extensions like this for itself"),
+    ],
+)
+def test_a_member_that_upsets_webdataset_is_refused(
+    tmp_path: Path, extra: str, reason: str
+) -> None:
+    members = plain(TRUTH, "f/{:04d}")
+    members.insert(1, (extra, b"any"))
+    pack(tmp_path / "a.tar", members)
+    assert f"{reason}: {extra}" in refusal(tmp_path)
+
+
+def test_hidden_images_and_labels_in_folders_are_refused_and_samples_to_webdataset(
+    tmp_path: Path,
+) -> None:
+    pack(tmp_path / "a.tar", [("a/.jpg", IMAGES[0]), ("a/.cls", b"0"), *plain(TRUTH)])
+    assert "a hidden file in a folder for a sample: a/.jpg and 1 more" in refusal(tmp_path)
+    assert len(webdataset_samples(tmp_path / "a.tar")) == len(TRUTH) + 1
+
+
+def test_names_with_a_line_end_and_a_dot_are_refused_and_nothing_to_webdataset(
+    tmp_path: Path,
+) -> None:
+    pack(tmp_path / "a.tar", plain(TRUTH, "v1.0\nx/{}"))
+    reason = "webdataset passes over names with a dot and a line end in their folders"
+    assert refusal(tmp_path) == f"{reason}: v1.0\nx/0.jpg and 13 more"
+    assert webdataset_samples(tmp_path / "a.tar") == []
+
+
+def test_what_webdataset_takes_otherwise_is_told_of_all_short_names() -> None:
+    iterators: Any = importlib.import_module("webdataset.tariterators")
+    for length in range(1, 8):
+        for letters in itertools.product("a./\n", repeat=length):
+            path = "".join(letters)
+            ours = key_and_extension(path) or (None, None)
+            is_otherwise = iterators.base_plus_ext(path) != ours
+            assert (why_taken_otherwise(path) is not None) == is_otherwise, repr(path)
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a link to nothing"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_called_tar_and_is_no_file_is_refused(
+    tmp_path: Path, kind: str, workers: int
+) -> None:
+    pack(tmp_path / "a.tar", plain(TRUTH))
+    make_other(tmp_path / "b.tar", kind)
+    report = index_shards(tmp_path, workers=workers)
+    assert list(report.refused) == ["b.tar"]
+    reason = "No such file or directory" if kind == "a link to nothing" else "it is no file"
+    assert str(report.refused["b.tar"][0]) == f"it cannot be read: {reason}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "b.tar"]
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a link to nothing"])
+def test_what_is_in_the_place_of_an_index_and_is_no_file_is_refused(
+    tmp_path: Path, kind: str
+) -> None:
+    pack(tmp_path / "a.tar", plain(TRUTH))
+    make_other(tmp_path / "a.idx", kind)
+    with pytest.raises(UserError, match=r"a\.idx is no file"):
+        index_shards(tmp_path, workers=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.idx", "a.tar"]
+
+
+def make_other(path: Path, kind: str) -> None:
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+
+
+def test_a_folder_is_indexed_by_one_process_at_a_time(tmp_path: Path) -> None:
+    pack(tmp_path / "a.tar", plain(TRUTH))
+    seen: list[str] = []
+
+    def on_progress(done_bytes: int, total_bytes: int) -> None:
+        with pytest.raises(UserError, match="Another process is indexing") as error:
+            index_shards(tmp_path, workers=1)
+        seen.append(str(error.value))
+
+    assert index_shards(tmp_path, workers=1, progress=on_progress).is_a_set
+    assert seen and str(tmp_path) in seen[0]
+    assert read_by_accelssl(tmp_path) == TRUTH
+    # The lock is gone with the call, whatever its end.
+    with pytest.raises(UserError, match="already is a shard set"):
+        index_shards(tmp_path, workers=1)
+    (tmp_path / "manifest.json").unlink()
+    assert index_shards(tmp_path, workers=1).is_a_set

@@ -67,7 +67,26 @@ def test_many_first_uses_at_once_leave_one_whole_file(cache: Path) -> None:
         ask = [pool.submit(nvrtc.machine_code, 48, "bfloat16", "sm_90") for _ in range(4)]
         codes = {future.result() for future in ask}
     (kept,) = cache.iterdir()
-    assert codes == {kept.read_bytes()}
+    assert {kept.read_bytes()[32:]} == codes
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x7fELF of something else", None])
+def test_a_damaged_cache_is_made_anew(damage: bytes | None, cache: Path) -> None:
+    code = nvrtc.machine_code(16, "bfloat16", "sm_90")
+    (kept,) = cache.iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-100] if damage is None else damage)
+    assert nvrtc.machine_code(16, "bfloat16", "sm_90") == code
+    assert kept.read_bytes() == whole
+
+
+def test_a_user_without_a_home_does_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(_: object = None) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert nvrtc.machine_code(16, "bfloat16", "sm_90").startswith(b"\x7fELF")
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(

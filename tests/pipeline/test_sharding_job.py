@@ -293,3 +293,55 @@ def test_an_out_that_cannot_be_made_is_refused(folder: Path, tmp_path: Path) -> 
         shard_images(folder, tmp_path / "file", workers=1)
     with pytest.raises(UserError, match="cannot be written"):
         shard_images(folder, tmp_path / "file" / "out", workers=1)
+
+
+def test_a_source_that_goes_away_ends_the_job_and_is_continued_when_it_is_back(
+    folder: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    source, away, out = tmp_path / "in", tmp_path / "away", tmp_path / "out"
+    shutil.copytree(folder, source)
+
+    def unplug(done: int, total: int) -> None:
+        if done == 2 * SAMPLES_PER_SHARD and source.exists():
+            source.rename(away)
+
+    with pytest.raises(UserError, match="cannot be read any more"):
+        shard_images(source, out, samples_per_shard=SAMPLES_PER_SHARD, workers=1, progress=unplug)
+    assert all(not record["quarantined"] for record in journal(out)["records"])
+    away.rename(source)
+    shard_images(source, out, samples_per_shard=SAMPLES_PER_SHARD, workers=1)
+    assert hashes(out) == undisturbed
+
+
+def test_a_call_that_was_stopped_at_its_first_write_is_no_obstacle(
+    folder: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "unfinished.json.part").write_bytes(b'{"options')
+    shard_images(folder, out, samples_per_shard=SAMPLES_PER_SHARD, workers=1)
+    assert hashes(out) == undisturbed
+
+
+def test_want_of_memory_ends_the_job_but_a_file_that_asks_for_too_much_does_not(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from accelssl.pipeline.sharding import shard_writer
+
+    def hungry(data: bytes, max_side: int | None) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr(shard_writer, "check_image", hungry)
+    with pytest.raises(UserError, match="None of the 40 images"):
+        shard_images(folder, tmp_path / "a", workers=1)
+    monkeypatch.setattr(shard_writer, "_memory_is_short", lambda: True)
+    with pytest.raises(UserError, match="not enough memory"):
+        shard_images(folder, tmp_path / "b", workers=1)
+
+
+def test_a_class_that_loses_all_its_images_is_told(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "in")
+    for path in (tmp_path / "in" / "train" / "class2").iterdir():
+        path.write_bytes(b"not a picture")
+    report = shard_images(tmp_path / "in", tmp_path / "out", workers=1)
+    assert "No image of train is left of 1 class: class2" in str(report)

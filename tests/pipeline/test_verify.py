@@ -180,7 +180,7 @@ def test_a_clean_set_has_no_problem_and_no_note(clean: Path) -> None:
     assert set(outcomes(report).values()) == {"ok"}
     size_bytes = sum(p.stat().st_size for p in clean.iterdir() if p.suffix in (".tar", ".idx"))
     assert figure(report, "manifest") == "4 classes, train and val, 56 samples"
-    assert figure(report, "files") == f"4 tars with their indexes, {size_bytes / 1e6:,.1f} MB"
+    assert figure(report, "files") == f"4 tars with index, {size_bytes / 1e6:,.1f} MB"
     assert figure(report, "checksums") == "8 of 8 files compared"
     assert figure(report, "images") == "56 of 56 decoded"
     assert figure(report, "classes") == (
@@ -724,7 +724,7 @@ def test_a_class_that_training_would_not_see_is_wrong(tmp_path: Path) -> None:
     assert found(verified(out)) == {("classes", "a class without samples", "n05")}
 
 
-def test_what_is_missing_of_imagenet_is_noted_class_by_class(tmp_path: Path) -> None:
+def test_what_is_missing_of_imagenet_is_noted(tmp_path: Path) -> None:
     wnids = tuple(sorted(imagenet_classes()))[:2]
     members: Members = []
     for i, label in enumerate(np.random.default_rng(0).permutation(60).tolist()):
@@ -733,8 +733,10 @@ def test_what_is_missing_of_imagenet_is_noted_class_by_class(tmp_path: Path) -> 
     out = write_set(tmp_path / "set", {"val-000000": members}, classes=wnids)
     report = verified(out)
     assert report.is_right
-    assert noted(report) == {("classes", "val differs from ImageNet-1k", name) for name in wnids}
-    assert "val has 30 of the 50 images" in report.notes[0].what
+    assert noted(report) == {("classes", "val differs from ImageNet-1k", "2 of 2 classes")}
+    assert report.notes[0].what == (
+        "val has 60 of their 100 images in ImageNet-1k; first, n01440764 has 30 of 50"
+    )
 
 
 def test_a_key_twice_in_a_split_is_wrong(clean: Path, content: dict[str, Members]) -> None:
@@ -779,6 +781,17 @@ def test_pictures_of_the_same_bytes_are_noted_by_where_and_how_labelled(
         "images repeated in their split: 2; in two splits: 1; with two labels: 1"
     )
     assert outcomes(report)["duplicates"] == "note"
+
+
+def test_a_val_that_is_made_of_train_is_a_leak(clean: Path, content: dict[str, Members]) -> None:
+    content["val-000000"] = [
+        (f"{8 + i // 3:08d}.{name.partition('.')[2]}", data)
+        for i, (name, data) in enumerate(content["train-000000"])
+    ]
+    write_set(clean, content)
+    report = verified(clean)
+    assert found(report) == {("duplicates", "a leak", "train and val")}
+    assert not report.is_right
 
 
 # Order
