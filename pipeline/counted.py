@@ -1,7 +1,12 @@
-"""Numbers with their nouns, for messages."""
+"""Words of messages: numbers with their nouns, and names that can be shown."""
 
 
 def counted(count: int, noun: str) -> str:
     """As in "1 shard", "1,234 shards", "2 classes"."""
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{count:,} {noun if count == 1 else plural}"
+
+
+def printable(line: str) -> str:
+    """Names of files may hold line ends, codes for terminals, or bytes that are no text."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

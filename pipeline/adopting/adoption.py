@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accelssl.pipeline.counted import counted
+from accelssl.pipeline.counted import counted, printable
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Adoption:
         return not self.refused
 
     def __str__(self) -> str:
-        return "\n".join(map(_printable, self._refusal() if self.refused else self._success()))
+        return "\n".join(map(printable, self._refusal() if self.refused else self._success()))
 
     def _success(self) -> list[str]:
         lines = [f"{self.root}: now a shard set of {counted(self.classes, 'class')}"]
@@ -93,8 +93,3 @@ class Adoption:
             "Repair these tars, or move them away. To pack their images anew, extract them into a "
             "folder for each class and run `accelssl shard-imagenet` on that.",
         ]
-
-
-def _printable(line: str) -> str:
-    """Names in tars may hold line ends, codes for terminals, or bytes that are no text."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from accelssl.pipeline.counted import counted
+from accelssl.pipeline.counted import counted, printable
 from accelssl.pipeline.manifest import SplitEntry
 
 
@@ -73,4 +73,4 @@ class ShardingReport:
             lines.append(f"no images, and not read: {self.ignored:,}, {examples}{more}")
         lines += self.notes
         lines.append(f"digest {self.digest}")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))

@@ -99,7 +99,8 @@ def _root(source: Path) -> Path:
     """The folder in which train lies, or the source."""
     for nested in _NESTED:
         root = source / nested
-        if (not nested or os.path.isdir(root)) and find_parts(root, "train"):
+        is_there = not nested or os.path.isdir(root)  # noqa: PTH112 - as above
+        if is_there and find_parts(root, "train"):
             return root
     return source
 
@@ -129,11 +130,12 @@ def _place(source: Path, path: Path) -> str:
 
 
 def _names_in(folder: Path, paths: Sequence[Path]) -> frozenset[str]:
-    # Not Path.resolve, which raises for links that lead in circles.
-    inside = os.path.realpath(folder)
-    return frozenset(
-        path.name for path in paths if os.path.dirname(os.path.realpath(path)) == inside
-    )
+    inside = _real(folder)
+    return frozenset(path.name for path in paths if _real(path).parent == inside)
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve raises for links that lead in circles
 
 
 def _devkit(folder: Path) -> Path | None:

@@ -58,9 +58,10 @@ class Ignored:
         """What the user should know of it, a sentence each."""
         if not self.deeper_images:
             return ()
-        images = "1 image lies" if self.deeper_images == 1 else f"{self.deeper_images:,} images lie"
+        count = self.deeper_images
+        lie, are = ("1 image lies", "is") if count == 1 else (f"{count:,} images lie", "are")
         return (
-            f"{images} deeper than in train/<class>/ or val/<class>/ and not read, first "
+            f"{lie} deeper than train/<class>/ or val/<class>/ and {are} not read, first "
             f"{self.first_deeper}.",
         )
 

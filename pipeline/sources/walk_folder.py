@@ -32,6 +32,7 @@ def walk_folder(
         elif _is_class_tar(entry):
             class_tars.append(entry.name)
         else:
+            _refuse_lost_class(entry)
             others.append(entry.name)
     for name in sorted(others):
         ignored.add(_joined(place, name))
@@ -92,6 +93,15 @@ def _is_class_tar(entry: "os.DirEntry[str]") -> bool:
         and is_wnid(stem)
         and kind_of(entry) in (EntryKind.FILE, EntryKind.BROKEN_LINK)
     )
+
+
+def _refuse_lost_class(entry: "os.DirEntry[str]") -> None:
+    """A class folder that is a broken link would vanish, and shift the labels of those after it."""
+    if "." not in entry.name and kind_of(entry) is EntryKind.BROKEN_LINK:
+        raise UserError(
+            f"The class folder {entry.path} is {EntryKind.BROKEN_LINK.value}.",
+            "Repair the link, or remove it.",
+        )
 
 
 def _refuse_half_extracted(folder: Path, class_folders: list[str], class_tars: list[str]) -> None:

@@ -4,7 +4,6 @@ The tar holds class tars (as ILSVRC2012_img_train.tar does), class folders, or i
 tell their class.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

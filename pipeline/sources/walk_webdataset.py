@@ -5,22 +5,23 @@ perhaps 0001.json, of which "wnid" (the class) and "name" (the original file nam
 """
 
 import json
+import stat
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from accelssl.errors import UserError
 from accelssl.pipeline.sources.gathering import Gathering
+from accelssl.pipeline.sources.listing import Stamp
+from accelssl.pipeline.sources.sample_parts import REMEDY, sample_parts
 from accelssl.pipeline.sources.source import Ignored
 from accelssl.pipeline.sources.walk_tar import open_tar, refuse_image_without_bytes
 from accelssl.pipeline.tars.tar_members import DamagedTar, TarMember, tar_members
-from accelssl.pipeline.tars.tar_samples import TarSample, tar_samples
+from accelssl.pipeline.tars.tar_samples import tar_samples
 
-_IMAGES = frozenset({"jpg", "jpeg", "png", "webp"})
-_LABEL, _ABOUT = "cls", "json"
 _PEEKED_MEMBERS = 100
 _MOST_DIGITS = 9
-_REMEDY = "Give each sample one image and one .cls with its label in digits."
+_LONGEST_LABEL_BYTES = 32
 
 
 class SampleClasses:
@@ -63,10 +64,10 @@ class SampleClasses:
 def holds_samples(path: Path) -> bool:
     """Whether a tar has labels of the WebDataset layout among its first members."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
         with path.open("rb") as file:
-            return any(
-                m.path.endswith(f".{_LABEL}") for m in islice(tar_members(file), _PEEKED_MEMBERS)
-            )
+            return any(m.path.endswith(".cls") for m in islice(tar_members(file), _PEEKED_MEMBERS))
     except (OSError, DamagedTar):
         return False  # whoever walks it will say what is wrong
 
@@ -76,26 +77,31 @@ def walk_webdataset(
 ) -> None:
     """Add the images of a tar to the gathering. `place` names the tar for messages.
 
-    Raises UserError when the tar cannot be read or is damaged, and for a sample without label, with
-    two images, or with anything in its .cls or .json that is no label or class.
+    Raises UserError when the tar cannot be read or is damaged, for samples that `sample_parts`
+    refuses or whose members are apart from each other, and for anything in a .cls or .json that is
+    no label or class.
     """
-    container = gathering.add_container(str(path))
+    has_parts: dict[str, bool] = {}  # by key
 
     def stray(member: TarMember) -> None:
         ignored.add(f"{place}/{member.path}")
 
     with open_tar(path) as file:
+        container = gathering.add_container(str(path), Stamp.of(file))
         for sample in tar_samples(tar_members(file), stray):
             where = f"{place}/{sample.key}"
-            image = _only_image(where, sample)
-            for extension, member in sample.members:
-                if extension not in (_LABEL, _ABOUT) and member is not image:
+            parts = sample_parts(place, sample)
+            _refuse_apart(where, sample.key, parts is not None, has_parts)
+            if parts is None:
+                for _, member in sample.members:
                     stray(member)
-            if image is None:
                 continue
+            for member in parts.extras:
+                stray(member)
+            image = parts.image
             refuse_image_without_bytes(path, image)
-            wnid, name = _about(file, where, dict(sample.members).get(_ABOUT))
-            label = _label(file, where, dict(sample.members).get(_LABEL))
+            wnid, name = _about(file, where, parts.about)
+            label = _label(file, where, parts.label)
             gathering.add(
                 place,
                 classes.take(where, label, wnid),
@@ -106,30 +112,18 @@ def walk_webdataset(
             )
 
 
-def _only_image(where: str, sample: TarSample) -> TarMember | None:
-    images = [member for extension, member in sample.members if extension in _IMAGES]
-    if len(images) > 1:
-        raise UserError(
-            f"The sample {where} has {len(images)} images: "
-            f"{', '.join(image.path for image in images)}.",
-            _REMEDY,
-        )
-    return images[0] if images else None
-
-
 def _name(path: Path, key: str, image: TarMember) -> str:
     # Keys of digits alone are counters, which tars often start anew: they are no names.
     is_counter = key.rpartition("/")[2].isdigit()
     return f"{path.stem}/{image.path}" if is_counter else image.path
 
 
-def _label(file: BinaryIO, where: str, member: TarMember | None) -> int:
-    if member is None:
-        raise UserError(f"The sample {where} has no .cls.", _REMEDY)
-    text = _read(file, member).strip()
+def _label(file: BinaryIO, where: str, member: TarMember) -> int:
+    is_long = member.size_bytes > _LONGEST_LABEL_BYTES
+    text = _read(file, member, _LONGEST_LABEL_BYTES).strip()
     # isdigit() of bytes is ASCII alone: int() would also take signs, blanks and underscores.
-    if not text.isdigit() or len(text) > _MOST_DIGITS:
-        raise UserError(f"The label of the sample {where} is {text[:20]!r}, no number.", _REMEDY)
+    if is_long or not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise UserError(f"The label of the sample {where} is {text[:20]!r}, no number.", REMEDY)
     return int(text)
 
 
@@ -138,16 +132,43 @@ def _about(file: BinaryIO, where: str, member: TarMember | None) -> tuple[str | 
     if member is None:
         return None, None
     try:
-        about = json.loads(_read(file, member))
-    except ValueError:
+        about = json.loads(_read(file, member, member.size_bytes))
+    except (ValueError, RecursionError) as error:
+        fault = "nested too deeply" if isinstance(error, RecursionError) else "not JSON"
         raise UserError(
-            f"The .json of the sample {where} is not JSON.", "Correct it, or leave it out."
+            f"The .json of the sample {where} is {fault}.", "Correct it, or leave it out."
         ) from None
     told = [about.get(key) if isinstance(about, dict) else None for key in ("wnid", "name")]
     wnid, name = (text if isinstance(text, str) and text else None for text in told)
+    for key, text in (("wnid", wnid), ("name", name)):
+        _refuse_no_text(where, key, text)
     return wnid, name
 
 
-def _read(file: BinaryIO, member: TarMember) -> bytes:
+def _refuse_no_text(where: str, key: str, text: str | None) -> None:
+    """Refuse what JSON can write but UTF-8 cannot: halves of surrogate pairs."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"The {key} in the .json of the sample {where} is {text!r}, which is no Unicode text.",
+            "Correct it, or leave it out.",
+        ) from None
+
+
+def _refuse_apart(where: str, key: str, is_whole: bool, has_parts: dict[str, bool]) -> None:
+    """Refuse a key met before, if either time it came with an image and a label.
+
+    Then a .json or another member would be lost, or two images go by the same name.
+    """
+    if has_parts.get(key, False) or (is_whole and key in has_parts):
+        raise UserError(
+            f"The members of the sample {where} are not side by side, or two samples have its key.",
+            "Give each sample a key of its own, and keep its members together.",
+        )
+    has_parts[key] = is_whole
+
+
+def _read(file: BinaryIO, member: TarMember, most_bytes: int) -> bytes:
     file.seek(member.offset)
-    return file.read(member.size_bytes)
+    return file.read(min(member.size_bytes, most_bytes))

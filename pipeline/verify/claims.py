@@ -4,7 +4,6 @@ A manifest with a fault is a problem, not the end of the check: every entry of i
 is still held against the files. Without any that does, the names of the tars must do.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from accelssl.pipeline.manifest import MANIFEST_NAME, SHARD_NAME, Manifest, read
 from accelssl.pipeline.shard_index import COMPONENTS
 from accelssl.pipeline.storage.storage import Storage
 from accelssl.pipeline.verify.findings import MANIFEST, Findings
+from accelssl.pipeline.verify.manifest_text import check_manifest, document_of, fault_of
 
 _OWN_TAR = re.compile(r"([a-z0-9_]+)-[0-9]{6,}\.tar")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -39,13 +39,14 @@ class ShardClaim:
 class Claims:
     """The whole set. `is_adopted`: others wrote the tars, so names and order are free.
 
-    `is_shuffled`: it says that its order is a shuffle. `quarantined` counts by split.
+    `is_shuffled`: it says that its order is a shuffle. `written` and `quarantined` count by split.
     """
 
     classes: tuple[str, ...] | None
     components: tuple[str, ...]
     is_adopted: bool
     is_shuffled: bool
+    written: Mapping[str, int]
     quarantined: Mapping[str, int]
     shards: tuple[ShardClaim, ...]
 
@@ -65,13 +66,16 @@ def read_claims(storage: Storage, findings: Findings) -> Claims:
     Raises UserError where there is no manifest: that is not a shard set.
     """
     try:
-        claims = _of_manifest(read_manifest(storage)[0])
+        manifest, digest = read_manifest(storage)
     except UserError as error:
         if not _has_manifest(storage):
             raise
         claims = _salvaged(storage, error.what, findings)
     except RecursionError:  # Python's parser goes only so deep
         claims = _salvaged(storage, "It is nested too deeply to be a manifest.", findings)
+    else:
+        check_manifest(storage, manifest, digest, findings)
+        claims = _of_manifest(manifest)
     return _checked(claims, findings)
 
 
@@ -88,6 +92,7 @@ def _of_manifest(manifest: Manifest) -> Claims:
         components=manifest.components,
         is_adopted=manifest.seed is None,
         is_shuffled=manifest.seed is not None,
+        written={name: split.written for name, split in manifest.splits.items()},
         quarantined={name: split.quarantined for name, split in manifest.splits.items()},
         shards=tuple(
             ShardClaim(name, **vars(shard))
@@ -114,38 +119,31 @@ def _checked(claims: Claims, findings: Findings) -> Claims:
 
 
 def _salvaged(storage: Storage, why: str, findings: Findings) -> Claims:
-    findings.wrong(MANIFEST, "the manifest is damaged", storage.path_of(MANIFEST_NAME), why)
-    document = _document(storage)
+    findings.wrong(MANIFEST, fault_of(storage), storage.path_of(MANIFEST_NAME), why)
+    document = document_of(storage)
     classes = document.get("classes")
     components = document.get("components")
     seed = document.get("seed", 0)
     shards: list[ShardClaim] = []
-    quarantined: dict[str, int] = {}
+    counts: dict[str, dict[str, int]] = {"written": {}, "quarantined": {}}
     splits = document.get("splits")
     for split, entry in splits.items() if isinstance(splits, dict) else ():
         entries = entry.get("shards") if isinstance(entry, dict) else None
         for number, shard in enumerate(entries if isinstance(entries, list) else ()):
             claim = _shard_claim(split, number, shard, findings)
             shards += [claim] if claim else []
-        if isinstance(entry, dict) and _is_count(entry.get("quarantined")):
-            quarantined[split] = entry["quarantined"]
+        for key, by_split in counts.items():
+            if isinstance(entry, dict) and _is_count(entry.get(key)):
+                by_split[split] = entry[key]
     is_list = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
     return Claims(
         classes=tuple(classes or ()) if is_list and classes else None,
         components=COMPONENTS[:2] if components == list(COMPONENTS[:2]) else COMPONENTS,
         is_adopted=seed is None,
         is_shuffled=_is_count(document.get("seed")),
-        quarantined=quarantined,
+        **counts,
         shards=tuple(shards) or tuple(_named_claim(name) for name in _tars(storage)),
     )
-
-
-def _document(storage: Storage) -> dict[str, Any]:
-    try:
-        document = json.loads(storage.read(MANIFEST_NAME))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _shard_claim(split: str, number: int, entry: object, findings: Findings) -> ShardClaim | None:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from accelssl.pipeline.counted import counted
 from accelssl.pipeline.sources.ilsvrc2012 import VAL_IMAGES_PER_CLASS, imagenet_classes
 from accelssl.pipeline.verify.claims import Claims
-from accelssl.pipeline.verify.findings import CLASSES, Findings
+from accelssl.pipeline.verify.findings import CLASSES, NOT_CHECKED, Findings
 from accelssl.pipeline.verify.sample_content import NO_LABEL
 
 _TRAIN, _VAL = "train", "val"
@@ -19,7 +19,7 @@ Int32 = npt.NDArray[np.int32]
 def check_balance(claims: Claims, label_by_split: Mapping[str, Int32], findings: Findings) -> str:
     """Find the classes that training would not see; returns the figures by split."""
     if claims.classes is None:
-        return "not checked: the manifest names no classes"
+        return f"{NOT_CHECKED}: the manifest names no classes"
     figures = []
     for split, label_N in label_by_split.items():
         count_C = np.bincount(label_N[label_N != NO_LABEL], minlength=len(claims.classes))

@@ -19,6 +19,8 @@ IMAGES: Final = "images"
 CHECKS: Final = (MANIFEST, FILES, CHECKSUMS, INDEX, LABELS, CLASSES, DUPLICATES, ORDER, IMAGES)
 
 LISTED_OF_A_KIND: Final = 20
+# How the figure of a check begins that could not be made.
+NOT_CHECKED: Final = "not checked"
 
 
 class Kind(NamedTuple):

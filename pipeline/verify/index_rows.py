@@ -10,6 +10,18 @@ _WORDS_PER_COMPONENT = 4
 _NAME = 3
 
 
+def is_laid_out(text: bytes, components: Sequence[str]) -> bool:
+    """Whether an index that IndexRows takes is a line a sample, with single blanks.
+
+    Words are found without that, but the key of a sample by its line.
+    """
+    words = text.split()
+    width = _WORDS_PER_COMPONENT * len(components)
+    lines = [words[:_WORDS_BEFORE]]
+    lines += [words[at : at + width] for at in range(_WORDS_BEFORE, len(words), width)]
+    return text == b"".join(b" ".join(line) + b"\n" for line in lines)
+
+
 class Entry(NamedTuple):
     """What the index says of one component of one sample."""
 

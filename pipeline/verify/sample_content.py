@@ -97,6 +97,9 @@ class ContentReader:
             self._findings.wrong(LABELS, "a label is no number", where, f"its label is {text!r}")
             return NO_LABEL
         label = int(text)
+        if not self._is_adopted and text != b"%d" % label:
+            what = f"its label is {text!r}, which accelssl writes as {label}"
+            self._findings.wrong(LABELS, "a label has zeros before it", where, what)
         most = np.iinfo(np.int32).max if self._classes is None else len(self._classes) - 1
         if label > most:
             what = f"its label is {label}, not 0 to {most}"
@@ -109,7 +112,8 @@ class ContentReader:
         if "json" not in extents:
             return None
         text = self._read(extents["json"], _LONGEST_JSON_BYTES)
-        wnid, name = _told(text)
+        about = _told(text)
+        wnid, name = about.wnid, about.name
         if self._is_adopted:
             self._check_wnid(where, label, wnid if wnid in self._label_of else None)
         elif wnid is None or name is None:
@@ -117,6 +121,9 @@ class ContentReader:
             self._findings.wrong(LABELS, "the JSON is damaged", where, what)
         else:
             self._check_wnid(where, label, wnid)
+            if about.others:
+                what = f"it also has {', '.join(map(repr, about.others))}"[:200]
+                self._findings.note(LABELS, "the JSON has more than wnid and name", where, what)
         if wnid is None or name is None:
             return None
         return f"{wnid}\0{name}".encode(errors="surrogatepass")
@@ -160,15 +167,24 @@ class ContentReader:
         return data if len(data) == extent.size_bytes else None
 
 
-def _told(text: bytes | None) -> tuple[str | None, str | None]:
-    """The wnid and the name in a sample's JSON."""
+class _Told(NamedTuple):
+    """What a sample's JSON tells; `others` are the keys that accelssl does not write."""
+
+    wnid: str | None = None
+    name: str | None = None
+    others: tuple[str, ...] = ()
+
+
+def _told(text: bytes | None) -> _Told:
     try:
         about = json.loads(text or b"")
     except (ValueError, RecursionError):
-        return None, None
-    told = (about.get(key) if isinstance(about, dict) else None for key in ("wnid", "name"))
+        return _Told()
+    if not isinstance(about, dict):
+        return _Told()
+    told = (about.get(key) for key in ("wnid", "name"))
     wnid, name = (value if isinstance(value, str) else None for value in told)
-    return wnid, name
+    return _Told(wnid, name, tuple(sorted(about.keys() - {"wnid", "name"})))
 
 
 def _digest(data: bytes | None) -> bytes:

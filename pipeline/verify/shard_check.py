@@ -14,7 +14,7 @@ from accelssl.pipeline.storage.storage import Location, Storage, open_storage
 from accelssl.pipeline.tars.hashed_file import HashedFile
 from accelssl.pipeline.verify.claims import ShardClaim
 from accelssl.pipeline.verify.findings import CHECKSUMS, FILES, INDEX, Findings
-from accelssl.pipeline.verify.index_rows import IndexRows
+from accelssl.pipeline.verify.index_rows import IndexRows, is_laid_out
 from accelssl.pipeline.verify.sample_content import Content, ContentReader
 from accelssl.pipeline.verify.shard_layout import ShardLayout
 from accelssl.pipeline.verify.storage_file import StorageFile
@@ -107,6 +107,8 @@ def _read_index(
     except (ValueError, OverflowError) as error:
         findings.wrong(INDEX, "the index is unusable", idx, str(error))
         return None, hashed
+    if not is_laid_out(text, task.components):
+        findings.wrong(INDEX, "the index is not a line a sample", idx, "its words are all there")
     return rows, hashed
 
 

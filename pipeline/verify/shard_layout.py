@@ -12,7 +12,8 @@ from accelssl.pipeline.tars.tar_samples import TarSample, tar_samples
 from accelssl.pipeline.verify.findings import INDEX, Findings
 from accelssl.pipeline.verify.index_rows import Entry, IndexRows
 
-_OWN_KEY = re.compile(r"[0-9a-z_]+")
+# As accelssl counts samples.
+_OWN_KEY = re.compile(r"[0-9]{8}|[1-9][0-9]{8,}")
 _USTAR = b"ustar\x0000"
 _USTAR_AT = 257
 _LINE_END_BYTES = 2
@@ -74,7 +75,8 @@ class ShardLayout:
             what = f"its members are {', '.join(found)}"
             self._wrong(f"a sample is not {', '.join(self._components)}", where, what[:200])
         if not _OWN_KEY.fullmatch(sample.key):
-            self._wrong("a key with other characters", where, "not 0-9, a-z and _ alone")
+            what = "accelssl numbers samples, in eight digits or as many as it takes"
+            self._wrong("a key is no number of a sample", where, what)
         for _, member in sample.members:
             if member.kind is not Kind.FILE:
                 what = f"{member.path} is {member.kind.value}"

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from accelssl.pipeline.verify.findings import CHECKS, Finding, Findings, Kind
+from accelssl.pipeline.verify.findings import CHECKS, NOT_CHECKED, Finding, Findings, Kind
 
 Outcome = Literal["ok", "wrong", "note"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: its name, how it came out, and a short figure such as "256 tars, 140.1 GB"."""
+    """One check: its name, how it came out, and a short figure such as "256 tars, 140.1 GB".
+
+    The outcome of one that could not be made is a note, and its figure begins with NOT_CHECKED.
+    """
 
     name: str
     outcome: Outcome
@@ -70,7 +73,8 @@ def verification(location: str, findings: Findings, figures: Mapping[str, str]) 
     noted = {kind.check for kind in findings.notes.counts}
 
     def outcome(check: str) -> Outcome:
-        return "wrong" if check in wrong else "note" if check in noted else "ok"
+        is_checked = not figures[check].startswith(NOT_CHECKED)
+        return "wrong" if check in wrong else "ok" if is_checked and check not in noted else "note"
 
     return Verification(
         location=location,

@@ -22,6 +22,7 @@ from accelssl.pipeline.verify.findings import (
     INDEX,
     LABELS,
     MANIFEST,
+    NOT_CHECKED,
     Findings,
 )
 from accelssl.pipeline.verify.sample_content import NO_LABEL
@@ -139,13 +140,19 @@ def _figures(
     tars = sum(task.tar_bytes is not None for task in tasks)
     hashed = sum(shard.hashed for shard in checked)
     size_bytes = sum(task.size_bytes for task in tasks)
+    has_sizes = any(shard.tar_bytes is not None for shard in claims.shards)
+    has_checksums = any(shard.tar_sha256 or shard.idx_sha256 for shard in claims.shards)
     classes = "no classes" if claims.classes is None else counted(len(claims.classes), "class")
+    files = f"{counted(tars, 'tar')} with index, {_size(size_bytes)}"
+    compared = f"{hashed:,} of {2 * len(tasks):,} files compared"
+    in_range = f"{labelled:,} labels in range"
+    numbers = f"{NOT_CHECKED}: the manifest names no classes; {labelled:,} labels are numbers"
     return {
         MANIFEST: f"{classes}, {' and '.join(claims.splits)}, {counted(claims.samples, 'sample')}",
-        FILES: f"{counted(tars, 'tar')} with index, {_size(size_bytes)}",
-        CHECKSUMS: f"{hashed:,} of {2 * len(tasks):,} files compared",
+        FILES: files if has_sizes else f"{NOT_CHECKED}: the manifest names no files; {files}",
+        CHECKSUMS: compared if has_checksums else f"{NOT_CHECKED}: the manifest has no checksums",
         INDEX: f"{found:,} samples found",
-        LABELS: f"{labelled:,} labels in range",
+        LABELS: numbers if claims.classes is None else in_range,
         IMAGES: f"{sum(content.decoded for content in contents):,} of {found:,} decoded",
     }
 

@@ -13,10 +13,17 @@ from accelssl.pipeline.verify.claims import Claims
 from accelssl.pipeline.verify.class_balance import check_balance
 from accelssl.pipeline.verify.duplicates import check_repeated, note_same_images
 from accelssl.pipeline.verify.fairness import ALARM_ODDS, judge_order
-from accelssl.pipeline.verify.findings import CLASSES, DUPLICATES, ORDER, Findings
+from accelssl.pipeline.verify.findings import (
+    CLASSES,
+    DUPLICATES,
+    NOT_CHECKED,
+    ORDER,
+    Findings,
+)
+from accelssl.pipeline.verify.key_numbers import check_key_numbers
 from accelssl.pipeline.verify.sample_content import NO_LABEL, Content
 
-_NOTHING_READ = "not checked: no sample could be read"
+_NOTHING_READ = f"{NOT_CHECKED}: no sample could be read"
 _SPLIT_KEYS_HELD = 4
 
 
@@ -39,6 +46,12 @@ def check_whole(claims: Claims, shards: Sequence[ReadShard], findings: Findings)
         for split, of_split in by_split.items()
         if of_split
     }
+    if not claims.is_adopted:
+        for split, of_split in by_split.items():
+            contents = [shard.content for shard in of_split]
+            if contents:
+                describe = _Places(of_split).describe
+                check_key_numbers(claims, split, contents, describe, findings)
     return {
         CLASSES: check_balance(claims, label_by_split, findings),
         DUPLICATES: _check_duplicates(claims, by_split, findings),

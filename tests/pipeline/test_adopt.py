@@ -780,7 +780,7 @@ def test_a_tar_whose_name_fits_can_be_opened(tmp_path: Path, name: str) -> None:
 
 def test_a_tar_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar").mkdir()
-    assert refusal(tmp_path) == "it cannot be read: Is a directory"
+    assert refusal(tmp_path) == "it cannot be read: it is no file"
 
 
 @pytest.mark.parametrize("members", [[], [("folder/", b"")], [("README", b"")]])

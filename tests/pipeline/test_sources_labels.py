@@ -242,6 +242,32 @@ def test_what_is_told_in_two_ways_must_agree(
     assert other in message
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (0, "has 0 lines, but 3 validation images have numbers beyond that, up to 4"),
+        (2, "has 2 lines, but 2 validation images have numbers beyond that, up to 4"),
+        (3, "has 3 lines, but 1 validation image has a number beyond that, up to 4"),
+        (4, None),
+    ],
+)
+@pytest.mark.parametrize("is_flat", [True, False])
+def test_a_devkit_that_ends_before_the_last_validation_image_is_refused(
+    tmp_path: Path, lines: int, told: str | None, is_flat: bool
+) -> None:
+    wnids = imagenet_val_wnids()[:4]
+    root = train_of(tmp_path / "in", *wnids)
+    for number in (4, 1, 3):
+        folder = root / "val" if is_flat else root / "val" / wnids[number - 1]
+        put(folder / f"ILSVRC2012_val_{number:08d}.JPEG")
+    kit = put_devkit(tmp_path / "kit", dict(enumerate(wnids, start=1)), [1, 2, 3, 4][:lines])
+    if told is None:
+        assert len(wnid_by_name(root, devkit=kit)) == 3
+    else:
+        file = "data/ILSVRC2012_validation_ground_truth.txt"
+        assert f"{file} in {kit} {told}." in refusal(root, devkit=kit)
+
+
 def test_the_devkit_must_agree_with_the_shipped_labels_and_with_folders(tmp_path: Path) -> None:
     train_of(tmp_path, TENCH, SNAKE, ALP)
     for number in (3, 2, 1):

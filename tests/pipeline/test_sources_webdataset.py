@@ -185,6 +185,26 @@ def test_a_name_that_contradicts_the_wnid_is_refused(tmp_path: Path) -> None:
         ({"a.jpg": b"", "a.cls": b"1" * 30}, "no number"),
         ({"a.jpg": b"", "a.cls": b"0", "a.json": b"{"}, r"json of the sample .*a is not JSON"),
         ({"a.jpg": b"", "a.cls": b"0", "b.jpg": b""}, r"train-0\.tar/b has no \.cls"),
+        ({"a.jpg": b"", "a.cls": b"1" + b" " * 40}, "no number"),
+        ({"0.jpg": b"", "0.cls": b"0", "0.CLS": b"1"}, r"r/0 has two .*: 0\.cls and 0\.CLS\."),
+        ({"a.jpg": b"", "a.JPG": b"", "a.cls": b"0"}, r"a has 2 images: a\.jpg, a\.JPG\."),
+        ({"a.jpg": b"", "a.bmp": b"", "a.cls": b"0"}, r"a has 2 images: a\.jpg, a\.bmp\."),
+        ({"a.bmp": b"", "a.cls": b"0"}, r"image train-0\.tar/a\.bmp is none of jpg, jpeg, png"),
+        ({"a.TIFF": b"", "a.cls": b"0"}, r"image train-0\.tar/a\.TIFF is none of"),
+        ({"a.heic": b"", "a.cls": b"0"}, r"train-0\.tar/a has a label, a\.cls, but no image"),
+        ({"a.cls": b"0", "b.jpg": b"", "b.cls": b"0"}, r"train-0\.tar/a has a label"),
+        ({"a.jpg": b"", "a.cls": b"0", "b.txt": b"", "a.json": b"{}"}, r"r/a are not side by"),
+        ({"a.json": b"{}", "b.txt": b"", "a.jpg": b"", "a.cls": b"0"}, r"r/a are not side by"),
+        ({"a.jpg": b"", "a.cls": b"0", "b.txt": b"", "a.png": b"", "a.CLS": b"1"}, r"r/a are not"),
+        ({"a.jpg": b"", "a.cls": b"0", "a.json": b"[" * 100_000}, r"r/a is nested too deeply"),
+        (
+            {"a.jpg": b"", "a.cls": b"0", "a.json": b'{"wnid": "\\ud800x"}'},
+            r"wnid in the .json of the sample train-0\.tar/a is '\\ud800x', which is no Unicode",
+        ),
+        (
+            {"a.jpg": b"", "a.cls": b"0", "a.json": b'{"name": "\\udfff.jpg"}'},
+            r"name in the .json of the sample train-0\.tar/a is '\\udfff.jpg'",
+        ),
     ],
 )
 def test_a_sample_that_is_not_one_image_with_one_label_is_refused(
@@ -192,6 +212,48 @@ def test_a_sample_that_is_not_one_image_with_one_label_is_refused(
 ) -> None:
     pack(tmp_path / "train-0.tar", files)
     assert re.search(named, refusal(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["a.jpg", "a.cls", "img.v2.1.jpg", "img.v2.1.cls"], "img.v2.1.jpg"),
+        (["img.v2.1.jpg", "img.v2.1.cls", "b.jpg", "b.cls"], "img.v2.1.jpg"),
+        (["a.jpg", "a.v2.cls"], "a.v2.cls"),
+        (["a.jpg", "a.cls", "a.v2.PNG", "a.v2.cls"], "a.v2.PNG"),
+        (["a.cls", "a.v2.jpg"], "a.v2.jpg"),
+        (["x.1.bmp", "x.1.cls", "a.jpg", "a.cls"], "x.1.bmp"),
+    ],
+)
+def test_a_key_with_a_dot_is_refused_as_the_webdataset_library_takes_it_otherwise(
+    tmp_path: Path, files: list[str], named: str
+) -> None:
+    tar = pack(tmp_path / "train-0.tar", dict.fromkeys(files, b"0"))
+    read = [set(one) for one in wds.WebDataset(str(tar), shardshuffle=False)]
+    assert any(named.partition(".")[2].lower() in fields for fields in read)  # not .jpg or .cls
+    message = refusal(tmp_path)
+    assert f"The key of train-0.tar/{named} has a dot in it" in message
+    assert f"the sample {named.partition('.')[0]} for all readers" in message
+
+
+@pytest.mark.parametrize("name", ["a.cls", "a.json"])
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_a_label_or_json_that_is_a_link_is_refused(tmp_path: Path, name: str, kind: bytes) -> None:
+    files = {"b.jpg": b"y", "b.cls": b"0", "a.jpg": b"x", "a.cls": b"0", "a.json": b"{}"}
+    del files[name]
+    with tarfile.open(pack(tmp_path / "train-0.tar", files), "a") as tar:
+        link = tarfile.TarInfo(name)
+        link.type, link.linkname = kind, "b.cls"
+        tar.addfile(link)
+    assert f"train-0.tar/{name} is a link, which cannot be read in place" in refusal(tmp_path)
+
+
+def test_files_that_are_no_part_of_a_sample_are_counted_each(tmp_path: Path) -> None:
+    files = {"x.txt": b"", "a.jpg": b"1", "a.cls": b"0", "y.txt": b"", "x.json": b"{"}
+    pack(tmp_path / "train-0.tar", files)
+    source = open_source(tmp_path)
+    assert rows(source, "train") == [(0, "0", "a.jpg", b"1")]
+    assert source.ignored.examples == [f"train-0.tar/{x}" for x in ("x.txt", "y.txt", "x.json")]
 
 
 @pytest.mark.parametrize(("wnid", "label"), [(TENCH, 7), (ALP, 11), (ALP, 3), (SNAKE, 7)])

@@ -401,6 +401,29 @@ def test_the_quarantine_list_must_have_as_many_rows_as_the_manifest_says(clean: 
     assert found(verified(clean)) == {("files", "the quarantine list", "quarantine.tsv")}
 
 
+@pytest.mark.parametrize("listed", ["train", "val", "other"])
+def test_the_quarantine_list_names_as_many_images_of_each_split_as_the_manifest(
+    clean: Path, listed: str
+) -> None:
+    edit_document(clean, lambda d: d["splits"]["train"].update(quarantined=1))
+    row = f"{listed}\tn01\ta.jpg\tempty\n"
+    (clean / "quarantine.tsv").write_text(f"split\tclass\tname\treason\n{row}")
+    report = verified(clean)
+    whats = {
+        "train": [],
+        "val": [
+            "it lists 0 images of train, the manifest counts 1",
+            "it lists 1 images of val, the manifest counts 0",
+        ],
+        "other": [
+            "it lists 1 images of other, the manifest counts 0",
+            "it lists 0 images of train, the manifest counts 1",
+        ],
+    }
+    assert [f.what for f in report.problems] == whats[listed]
+    assert {f.where for f in report.problems} <= {"quarantine.tsv"}
+
+
 def test_a_tar_that_stops_being_readable_is_a_problem_of_its_own(
     clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -580,7 +603,7 @@ def test_members_that_are_no_samples_of_ours_are_wrong(
         ("something else in the tar", f"{tar}: README"),
         ("a sample is not jpg, cls, json", f"{tar}: key {first[0][0][:8]}"),
         ("a sample is not jpg, cls, json", f"{tar}: key 00000001"),
-        ("a key with other characters", f"{tar}: key Upper-Key"),
+        ("a key is no number of a sample", f"{tar}: key Upper-Key"),
     }
 
 
@@ -764,18 +787,18 @@ def test_pictures_of_the_same_bytes_are_noted_by_where_and_how_labelled(
     train = dict(content["train-000000"])
     picture, label = train["00000003.jpg"], int(train["00000003.cls"])
     other = (label + 1) % len(CLASSES)
-    content["train-000001"] += sample("00000090", picture, label, "again.JPEG")
-    content["train-000002"] += sample("00000091", picture, other, "mislabelled.JPEG")
-    content["val-000000"] += sample("00000092", picture, label, "leak.JPEG")
+    content["train-000002"] += sample("00000048", picture, label, "again.JPEG")
+    content["train-000002"] += sample("00000049", picture, other, "mislabelled.JPEG")
+    content["val-000000"] += sample("00000008", picture, label, "leak.JPEG")
     write_set(clean, content)
     report = verified(clean)
     assert report.is_right
     first = "train-000000.tar: key 00000003"
     assert {(f.kind.name, f.where, f.what) for f in report.notes} == {
-        ("an image twice in train", "train-000001.tar: key 00000090", f"as {first}"),
-        ("an image twice in train", "train-000002.tar: key 00000091", f"as {first}"),
-        ("an image in two splits", first, "as val-000000.tar: key 00000092"),
-        ("an image with two labels", first, "as train-000002.tar: key 00000091"),
+        ("an image twice in train", "train-000002.tar: key 00000048", f"as {first}"),
+        ("an image twice in train", "train-000002.tar: key 00000049", f"as {first}"),
+        ("an image in two splits", first, "as val-000000.tar: key 00000008"),
+        ("an image with two labels", first, "as train-000002.tar: key 00000049"),
     }
     assert figure(report, "duplicates") == (
         "images repeated in their split: 2; in two splits: 1; with two labels: 1"
@@ -785,7 +808,7 @@ def test_pictures_of_the_same_bytes_are_noted_by_where_and_how_labelled(
 
 def test_a_val_that_is_made_of_train_is_a_leak(clean: Path, content: dict[str, Members]) -> None:
     content["val-000000"] = [
-        (f"{8 + i // 3:08d}.{name.partition('.')[2]}", data)
+        (f"{i // 3:08d}.{name.partition('.')[2]}", data)
         for i, (name, data) in enumerate(content["train-000000"])
     ]
     write_set(clean, content)
@@ -883,6 +906,217 @@ def test_as_many_pictures_are_decoded_as_asked_for_spread_over_the_set(
     assert keys == [0, 8, 16, 24, 32, 40, 48]
 
 
+# As accelssl writes
+
+
+def renamed(members: Members, keys: Mapping[str, str]) -> Members:
+    return [(keys.get(name[:8], name[:8]) + name[8:], data) for name, data in members]
+
+
+def test_samples_that_changed_places_are_out_of_the_order_of_keys(
+    clean: Path, content: dict[str, Members]
+) -> None:
+    members = content["train-000001"]
+    content["train-000001"] = [*members[:6], *members[9:12], *members[6:9], *members[12:]]
+    write_set(clean, content)
+    where = "train-000001.tar: key 00000022"
+    report = verified(clean)
+    assert found(report) == {("index", "keys are out of order", where)}
+    assert report.problems[0].what == "it comes after train-000001.tar: key 00000023"
+
+
+def test_shards_that_changed_places_are_out_of_the_order_of_keys(
+    clean: Path, content: dict[str, Members]
+) -> None:
+    content["train-000000"], content["train-000001"] = (
+        content["train-000001"],
+        content["train-000000"],
+    )
+    write_set(clean, content)
+    where = "train-000001.tar: key 00000000"
+    assert found(verified(clean)) == {("index", "keys are out of order", where)}
+
+
+@pytest.mark.parametrize("key", ["foo", "0000003", "000000003", "00000_03", "0000000x"])
+def test_keys_are_numbers_of_eight_digits_or_as_many_as_it_takes(
+    clean: Path, content: dict[str, Members], key: str
+) -> None:
+    content["val-000000"] = renamed(content["val-000000"], {"00000003": key})
+    write_set(clean, content)
+    problems = {f for f in found(verified(clean)) if f[1] == "a key is no number of a sample"}
+    assert problems == {("index", "a key is no number of a sample", f"val-000000.tar: key {key}")}
+
+
+def test_keys_of_nine_digits_are_right_where_eight_do_not_do(tmp_path: Path) -> None:
+    keys = [f"{99_999_998 + i:08d}" for i in range(4)]
+    members = [m for i, key in enumerate(keys) for m in sample(key, encoded(i), i, f"{i}.JPEG")]
+    skipped = 99_999_998
+    out = write_set(tmp_path / "set", {"train-000000": members})
+    edit_document(out, lambda d: d["splits"]["train"].update(quarantined=skipped))
+    report = verified(out)
+    assert report.is_right, str(report)
+
+
+def edit_document(out: Path, edit: Callable[[Any], None]) -> None:
+    document = json.loads((out / "manifest.json").read_bytes())
+    edit(document)
+    write_document(out, document)
+
+
+@pytest.mark.parametrize(
+    ("quarantined", "is_right"), [(0, False), (1, False), (2, True), (3, True)]
+)
+def test_no_more_keys_may_be_skipped_than_images_did_not_decode(
+    clean: Path, content: dict[str, Members], quarantined: int, is_right: bool
+) -> None:
+    del content["train-000001"][9:15]  # keys 23 and 24
+    write_set(clean, content)
+    edit_document(clean, lambda d: d["splits"]["train"].update(quarantined=quarantined))
+    report = verified(clean)
+    if is_right:
+        assert report.is_right
+        return
+    assert found(report) == {("index", "more keys are skipped than images", "train")}
+    assert report.problems[0].what == (
+        "2 of the numbers up to 47 are no keys; "
+        f"by the manifest {quarantined} images did not decode"
+    )
+
+
+def test_a_label_with_zeros_before_it_is_wrong(clean: Path, content: dict[str, Members]) -> None:
+    name = "00000024.cls"
+    label = dict(content["train-000001"])[name]
+    replace_member(content["train-000001"], name, b"0" + label)
+    write_set(clean, content)
+    where = "train-000001.tar: key 00000024"
+    report = verified(clean)
+    assert found(report) == {("labels", "a label has zeros before it", where)}
+    assert repr(b"0" + label) in report.problems[0].what
+    assert figure(report, "labels") == "56 labels in range"
+
+
+def test_more_in_the_json_than_accelssl_writes_is_noted(
+    clean: Path, content: dict[str, Members]
+) -> None:
+    about = json.loads(dict(content["train-000001"])["00000024.json"])
+    text = json.dumps(about | {"width": 3, "box": []}).encode()
+    replace_member(content["train-000001"], "00000024.json", text)
+    write_set(clean, content)
+    report = verified(clean)
+    assert report.is_right
+    kind = "the JSON has more than wnid and name"
+    assert noted(report) == {("labels", kind, "train-000001.tar: key 00000024")}
+    assert report.notes[0].what == "it also has 'box', 'width'"
+
+
+def test_more_transcoded_images_than_images_are_wrong(clean: Path) -> None:
+    edit_document(clean, lambda d: d["splits"]["val"].update(transcoded={"PNG": 5, "GIF": 3}))
+    assert verified(clean).is_right
+    edit_document(clean, lambda d: d["splits"]["val"].update(transcoded={"PNG": 5, "GIF": 4}))
+    report = verified(clean)
+    assert found(report) == {("manifest", "its counts do not add up", "val")}
+    assert report.problems[0].what == "9 of its samples are transcoded, of 8 written"
+
+
+@pytest.mark.parametrize("layout", ["one line", "tabs", "no last line end", "empty lines"])
+def test_an_index_that_is_not_a_line_a_sample_is_wrong(clean: Path, layout: str) -> None:
+    index = clean / "train-000001.idx"
+    text = index.read_text()
+    index.write_text(
+        {
+            "one line": text.replace("\n", " "),
+            "tabs": text.replace(" ", "\t"),
+            "no last line end": text.rstrip("\n"),
+            "empty lines": text.replace("\n", "\n\n"),
+        }[layout]
+    )
+    seal(clean)
+    report = verified(clean)
+    assert found(report) == {("index", "the index is not a line a sample", index.name)}
+    assert figure(report, "images") == "56 of 56 decoded"
+
+
+@pytest.mark.parametrize(
+    ("edit", "what"),
+    [
+        (lambda d: d.update(version=2.0), "version is 2.0, not 2"),
+        (lambda d: d.update(more=1), "more means nothing"),
+        (lambda d: d["splits"]["val"].update(more=1), "splits.val.more means nothing"),
+        (
+            lambda d: d["splits"]["train"]["shards"][1].update(more=1),
+            "splits.train.shards[1].more means nothing",
+        ),
+    ],
+)
+def test_what_accelssl_does_not_write_into_a_manifest_is_wrong(
+    clean: Path, edit: Callable[[Any], None], what: str
+) -> None:
+    edit_document(clean, edit)
+    report = verified(clean)
+    path = str(clean / "manifest.json")
+    assert found(report) == {("manifest", "it is not what accelssl writes", path)}
+    assert [f.what for f in report.problems] == [what]
+
+
+def test_a_manifest_that_is_laid_out_anew_is_wrong(clean: Path) -> None:
+    document = json.loads((clean / "manifest.json").read_bytes())
+    (clean / "manifest.json").write_text(json.dumps(document))
+    assert [f.what for f in verified(clean).problems] == ["it is laid out anew"]
+
+
+@pytest.mark.parametrize("version", [1, 3, 2.5])
+def test_a_manifest_of_another_version_is_not_called_damaged(clean: Path, version: float) -> None:
+    edit_document(clean, lambda d: d.update(version=version))
+    report = verified(clean)
+    path = str(clean / "manifest.json")
+    assert found(report) == {("manifest", "the manifest is of another version", path)}
+    assert f"is of format version {version}; this accelssl reads 2" in report.problems[0].what
+
+
+@pytest.mark.parametrize("version", [True, "3", [2], None])
+def test_a_version_that_is_no_number_is_damage(clean: Path, version: object) -> None:
+    edit_document(clean, lambda d: d.update(version=version))
+    assert [f.kind.name for f in verified(clean).problems] == ["the manifest is damaged"]
+
+
+def test_a_manifest_that_may_not_be_read_is_not_called_damaged(
+    clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Folder.read
+
+    def denied(self: Folder, name: str, offset: int = 0, size_bytes: int | None = None) -> bytes:
+        if name == "manifest.json":
+            raise PermissionError(13, "Permission denied")
+        return read(self, name, offset, size_bytes)
+
+    monkeypatch.setattr(Folder, "read", denied)
+    report = verified(clean)
+    path = str(clean / "manifest.json")
+    assert found(report) == {("manifest", "the manifest cannot be read", path)}
+    assert report.problems[0].what == f"{path} cannot be read: Permission denied."
+    assert figure(report, "images") == "56 of 56 decoded"
+
+
+def test_a_check_that_could_not_be_made_is_not_called_ok(clean: Path) -> None:
+    size_bytes = sum(p.stat().st_size for p in clean.iterdir() if p.suffix in (".tar", ".idx"))
+    (clean / "manifest.json").write_bytes(b"{")
+    report = verified(clean)
+    figures = {check.name: check.figure for check in report.checks if check.outcome == "note"}
+    assert figures == {
+        "files": "not checked: the manifest names no files; "
+        f"4 tars with index, {size_bytes / 1e6:,.1f} MB",
+        "checksums": "not checked: the manifest has no checksums",
+        "labels": "not checked: the manifest names no classes; 56 labels are numbers",
+        "classes": "not checked: the manifest names no classes",
+    }
+    assert {name for name, outcome in outcomes(report).items() if outcome == "ok"} == {
+        "index",
+        "duplicates",
+        "order",
+        "images",
+    }
+
+
 # Tars that others wrote
 
 
@@ -912,6 +1146,17 @@ def test_adopted_tars_are_right_in_their_own_order_and_under_their_own_names(
     assert {f[:2] for f in noted(report)} == {("order", "not shuffled")}
     assert figure(report, "images") == "40 of 40 decoded"
     assert figure(report, "labels") == "40 labels in range"
+
+
+def test_keys_labels_and_json_of_others_need_not_be_as_accelssl_writes_them(tmp_path: Path) -> None:
+    members: Members = []
+    for i in (7, 3, 900, 5):
+        about = json.dumps({"wnid": f"n{i % 2}", "name": f"{i}.jpg", "width": 5}).encode()
+        members += [(f"{i}.jpg", encoded(i)), (f"{i}.cls", b"0%d" % (i % 2)), (f"{i}.json", about)]
+    write_tar(tmp_path / "a.tar", members)
+    assert index_shards(tmp_path, workers=1).is_a_set
+    report = verified(tmp_path)
+    assert not report.problems and not report.notes, str(report)
 
 
 def seal_adopted(root: Path, lines: list[str]) -> None:
@@ -999,7 +1244,7 @@ def test_names_that_are_no_text_are_shown_as_escapes(clean: Path, name: str) -> 
     write_tar(clean / "val-000000.tar", members)
     seal(clean)
     report = verified(clean)
-    assert ("index", "a key with other characters") in {f[:2] for f in found(report)}
+    assert ("index", "a key is no number of a sample") in {f[:2] for f in found(report)}
     text = str(report)
     assert all(line.isprintable() for line in text.splitlines())
     text.encode()
