@@ -5,13 +5,11 @@ else is refused with the reason, and then nothing is written. Images are judged 
 not decoded.
 """
 
-import fcntl
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from accelssl.pipeline.adopting.adopt_tar import CheckedTar, TarToCheck, check_t
 from accelssl.pipeline.adopting.adopted_classes import AdoptedClasses
 from accelssl.pipeline.adopting.adopted_set import write_adopted_set
 from accelssl.pipeline.adopting.adoption import AdoptedSplit, Adoption, Finding, Findings
+from accelssl.pipeline.folder_lock import exclusive_folder
 from accelssl.pipeline.manifest import MANIFEST_NAME, SHARD_NAME, UNFINISHED_NAME, Manifest
 from accelssl.pipeline.worker_pool import run_jobs, usable_cores
 
@@ -71,22 +70,15 @@ def index_shards(
 @contextmanager
 def _exclusive(root: Path) -> Iterator[None]:
     """Hold the folder for this call: two at once would take each other's indexes away."""
-    try:
-        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise _unreadable(root, error) from None
-    try:
+    refusal = UserError(
+        f"Another process is indexing or writing shards in {root}.", "Wait until it has ended."
+    )
+    with ExitStack() as held:
         try:
-            # The kernel drops the lock with the process, however it dies, and it leaves no file.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"Another process is indexing or writing shards in {root}.",
-                "Wait until it has ended.",
-            ) from None
+            held.enter_context(exclusive_folder(root, refusal))
+        except OSError as error:
+            raise _unreadable(root, error) from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _unreadable(root: Path, error: OSError) -> UserError:

@@ -1,11 +1,11 @@
 """One process a run folder: a lock that the kernel drops with the process, however it dies."""
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from accelssl.errors import UserError
+from accelssl.pipeline.folder_lock import lock_or_refuse
 
 
 @contextmanager
@@ -20,11 +20,9 @@ def exclusive(run: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{run} cannot be written ({error}).", "Name another --out.") from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"Another process is training in {run}.",
-                "Wait until it is done, or name another folder with --out.",
-            ) from None
+        refusal = UserError(
+            f"Another process is training in {run}.",
+            "Wait until it is done, or name another folder with --out.",
+        )
+        lock_or_refuse(file.fileno(), refusal)
         yield

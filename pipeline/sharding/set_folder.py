@@ -5,8 +5,6 @@ the last moment no manifest, so that nobody can open half a set. Every file appe
 at all. A job that was killed at any moment is continued by calling it again.
 """
 
-import fcntl
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from accelssl.errors import UserError
+from accelssl.pipeline.folder_lock import exclusive_folder
 from accelssl.pipeline.manifest import MANIFEST_NAME, UNFINISHED_NAME, Manifest, ShardEntry
 from accelssl.pipeline.sharding.journal import Journal, Options, Record, fingerprint, read_journal
 from accelssl.pipeline.sharding.shard_writer import Quarantined, WrittenShard
@@ -181,7 +180,11 @@ def set_folder(location: Location) -> Iterator[SetFolder]:
         raise UserError(f"{location} is not a folder.", "Choose a folder to write to.")
     is_new = _make(storage.root)
     try:
-        with _exclusive(storage.root):
+        refusal = UserError(
+            f"Another process is writing a set in {storage.root}.",
+            "Wait for it, or choose another folder.",
+        )
+        with exclusive_folder(storage.root, refusal):
             yield SetFolder(storage, storage.root)
     finally:
         if is_new:
@@ -197,20 +200,3 @@ def _make(folder: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    # The kernel drops the lock with the process, however it dies, and it leaves no file.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"Another process is writing a set in {folder}.",
-                "Wait for it, or choose another folder.",
-            ) from None
-        yield
-    finally:
-        os.close(descriptor)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import BinaryIO, NamedTuple
 
+from accelssl.pipeline.tars.seekable import Seekable
+
 _END_MARK_BYTES = 2 * tarfile.BLOCKSIZE
 _PIECE_BYTES = 1 << 20
 
@@ -88,25 +90,12 @@ def _check_end(window: "_Part", end: int) -> None:
             )
 
 
-class _Part(io.RawIOBase):
+class _Part(Seekable):
     """A part of a file as a file of its own."""
 
     def __init__(self, file: BinaryIO, start: int, size_bytes: int) -> None:
-        self._file, self._start, self._size_bytes, self._at = file, start, size_bytes, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
+        super().__init__(size_bytes)
+        self._file, self._start = file, start
 
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._size_bytes - self._at)

@@ -1,10 +1,10 @@
 """A file of a storage as a Python file that reads ahead: for walks through whole tars."""
 
-import io
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from accelssl.pipeline.storage.storage import Storage
+from accelssl.pipeline.tars.seekable import Seekable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -14,7 +14,7 @@ _PIECE_BYTES = 4 << 20
 _MOST_PIECES_AHEAD = 4
 
 
-class StorageFile(io.RawIOBase):
+class StorageFile(Seekable):
     """Reads in any order; fast from front to end, with steps back of up to a piece.
 
     Holds at most seven pieces of 4 MiB. Reading raises the storage's OSError.
@@ -23,26 +23,12 @@ class StorageFile(io.RawIOBase):
     def __init__(
         self, storage: Storage, name: str, size_bytes: int, piece_bytes: int = _PIECE_BYTES
     ) -> None:
-        self._storage, self._name = storage, name
-        self._size_bytes, self._piece_bytes = size_bytes, piece_bytes
-        self._at, self._current = 0, -1
+        super().__init__(size_bytes)
+        self._storage, self._name, self._piece_bytes = storage, name, piece_bytes
+        self._current = -1
         self._ahead = max(1, min(storage.parallel_reads, _MOST_PIECES_AHEAD))
         self._pieces: dict[int, Future[bytes]] = {}
         self._threads = ThreadPoolExecutor(self._ahead)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
-        self._at = max(0, base + offset)
-        return self._at
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
         into = memoryview(buffer).cast("B")
