@@ -1,6 +1,12 @@
-"""Projection heads."""
+"""Projection heads.
 
+Shapes: N rows on this rank, D width, E projected width.
+"""
+
+import torch
 from torch import Tensor, nn
+
+from accelssl.model.gather import gather, world_size
 
 
 class ProjectionHead(nn.Module):
@@ -12,7 +18,7 @@ class ProjectionHead(nn.Module):
 
     def __init__(self, width: int, hidden: int, out: int) -> None:
         super().__init__()
-        last_norm = nn.BatchNorm1d(out)
+        last_norm = GlobalBatchNorm1d(out)
         last_norm.bias.requires_grad_(False)
         self.layers = nn.Sequential(
             *_hidden_layer(width, hidden),
@@ -29,5 +35,47 @@ class ProjectionHead(nn.Module):
         return z_NE
 
 
+class GlobalBatchNorm1d(nn.BatchNorm1d):
+    """BatchNorm1d over the rows of all ranks while training; alone, and in eval, just that.
+
+    For rows_ND, the same number on each rank. Unlike torch's SyncBatchNorm it runs on a CPU too,
+    so that what is tested there is what trains on GPUs. Statistics are in float32 at least and
+    combined from each rank's mean and variance, not from sums of squares, which cancel. Every rank
+    computes the same bits, so running statistics need no broadcast. The state dict's keys are
+    BatchNorm1d's.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if world_size() == 1 or not self.training:
+            return super().forward(input)
+        with torch.autocast(input.device.type, enabled=False):
+            rows_ND = input.to(torch.promote_types(input.dtype, torch.float32))
+            mean_D, variance_D = _global_statistics(rows_ND)
+            self._track(mean_D.detach(), variance_D.detach(), len(input) * world_size())
+            normed_ND = (rows_ND - mean_D) * torch.rsqrt(variance_D + self.eps)
+            if self.affine:
+                normed_ND = normed_ND * self.weight + self.bias
+        return normed_ND.to(input.dtype)
+
+    @torch.no_grad()
+    def _track(self, mean_D: Tensor, variance_D: Tensor, rows: int) -> None:
+        """As BatchNorm1d does: the running variance is the unbiased one."""
+        if self.running_mean is None or self.running_var is None or self.momentum is None:
+            raise NotImplementedError("running statistics as a cumulative average, or none")
+        self.running_mean.lerp_(mean_D, self.momentum)
+        self.running_var.lerp_(variance_D * (rows / max(1, rows - 1)), self.momentum)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+
+
+def _global_statistics(rows_ND: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance over the rows of all ranks: within ranks, then between them."""
+    variance_D, mean_D = torch.var_mean(rows_ND, dim=0, correction=0)
+    ranks_R2D = gather(torch.stack([mean_D, variance_D])[None])
+    means_RD, variances_RD = ranks_R2D.unbind(1)
+    mean_D = means_RD.mean(0)
+    return mean_D, variances_RD.mean(0) + (means_RD - mean_D).square().mean(0)
+
+
 def _hidden_layer(fan_in: int, fan_out: int) -> tuple[nn.Module, ...]:
-    return nn.Linear(fan_in, fan_out, bias=False), nn.BatchNorm1d(fan_out), nn.ReLU(inplace=True)
+    return nn.Linear(fan_in, fan_out, bias=False), GlobalBatchNorm1d(fan_out), nn.ReLU(inplace=True)

@@ -1,29 +1,33 @@
 """SimCLR: two views of an image attract, views of different images repel.
 
-Shapes: N images on this rank, 2N views, D width, E projected width.
+Shapes: N images on this rank, M over all ranks, 2N and 2M views, D width, E projected width.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from accelssl.model.gather import gather, rank
 from accelssl.model.heads import ProjectionHead
 from accelssl.model.tokens import Tokens
 from accelssl.model.vit import Encoder
 
 
 def nt_xent(z_q_NE: Tensor, z_k_NE: Tensor, temperature: float) -> Tensor:
-    """Normalised-temperature cross entropy, mean over the 2N views, in float32.
+    """Normalised-temperature cross entropy, mean over this rank's 2N views, in float32 at least.
 
-    Each view is to pick its partner among the other 2N - 1 views by cosine similarity; itself is
-    excluded (Chen et al., ICML 2020, equation 1; google-research/simclr, objective.py).
+    Each view is to pick its partner among the other 2M - 1 views of all ranks by cosine
+    similarity; itself is excluded (Chen et al., ICML 2020, equation 1; google-research/simclr,
+    objective.py). The mean over ranks, of loss and gradients, is that of one process on all images.
     """
     with torch.autocast(z_q_NE.device.type, enabled=False):
-        z = F.normalize(torch.cat([z_q_NE, z_k_NE]).float(), dim=1)
-        views = len(z)
-        logits = z @ z.T / temperature
-        itself = torch.eye(views, dtype=torch.bool, device=z.device)
-        partner = torch.arange(views, device=z.device).roll(views // 2)
+        z = torch.cat([z_q_NE, z_k_NE])
+        z = F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)), dim=1)
+        logits = z @ gather(z).T / temperature
+        views = torch.arange(len(z), device=z.device)
+        first = rank() * len(z)  # rank r's views are columns 2N r to 2N (r + 1)
+        itself = torch.arange(logits.shape[1], device=z.device) == (first + views)[:, None]
+        partner = first + views.roll(len(z) // 2)
         return F.cross_entropy(logits.masked_fill(itself, float("-inf")), partner)
 
 
@@ -52,7 +56,7 @@ class SimCLR(nn.Module):
         self.temperature = temperature
 
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
-        """The loss of a batch of pairs. Both views have the same p and the same keep."""
+        """The loss of this rank's pairs. Both views have the same p and the same keep."""
         values_2NLV = torch.cat([query.values_NLV, key.values_NLV])
         keep_idx_2NL = torch.cat([query.keep_idx_NL, key.keep_idx_NL])
         features_2ND = self.encoder(values_2NLV, keep_idx_2NL, query.p, query.grid)

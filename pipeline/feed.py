@@ -1,73 +1,136 @@
-"""Encoded images for the decoder, read ahead by threads, in exactly the planned order."""
+"""Encoded images for the decoder, read ahead in exactly the planned order."""
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accelssl.errors import UserError
-from accelssl.pipeline.images.jpeg_header import jpeg_size
+from accelssl.pipeline.batch_reader import BatchReader, Extents, Int64
 from accelssl.pipeline.order import Plan
+from accelssl.pipeline.reader_process import ReaderProcess, SharedMemory
 from accelssl.pipeline.shards import Split
 from accelssl.pipeline.windows import Windows
 
 READ_AHEAD = 3
 
+Bytes = NDArray[np.uint8]
+
 
 @dataclass(frozen=True)
 class Encoded:
-    """A planned batch with its bytes: jpegs (N arrays of uint8), labels_N, a window per view."""
+    """A planned batch with its bytes: jpegs (N arrays of uint8), labels_N, a window per view.
+
+    sizes_N2: (height, width) of the images. The bytes are those of the batch for as long as the
+    batch itself is referred to; then their memory serves another one.
+    """
 
     plan: Plan
-    jpegs: list[NDArray[np.uint8]]
-    labels_N: NDArray[np.int64]
+    jpegs: list[Bytes]
+    labels_N: Int64
+    sizes_N2: Int64
     windows: tuple[Windows, ...]
 
 
-Windowing = Callable[[Plan, NDArray[np.int64]], tuple[Windows, ...]]
+Windowing = Callable[[Plan, Int64], tuple[Windows, ...]]
 
 
 def encoded_batches(
-    split: Split, plans: Iterator[Plan], windowing: Windowing, threads: int
+    split: Split, plans: Iterator[Plan], windowing: Windowing, threads: int, readers: int = 0
 ) -> Iterator[Encoded]:
     """Reads READ_AHEAD batches ahead. `windowing(plan, sizes_N2)` gives each view its windows.
 
-    Raises UserError naming shard and key when an image cannot be read or is no JPEG.
+    In `threads` threads, or in as many processes as there are `readers`, if any. Raises UserError
+    naming shard and key when an image cannot be read or is no JPEG.
     """
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="accelssl-read")
-    # A read from an object store is a wait, not work: many at a time, also within a batch.
-    parallel_reads = split.storage.parallel_reads
-    at_a_time = ThreadPoolExecutor(parallel_reads) if parallel_reads > 1 else None
+    feed = _Processes(split, readers) if readers else _Threads(split)
     pending: deque[Future[Encoded]] = deque()
+
+    def encoded(plan: Plan) -> Encoded:
+        memory, extents = feed.read(plan)
+        ends = (extents.begin_N + extents.size_bytes_N).tolist()
+        jpegs = [memory[a:b] for a, b in zip(extents.begin_N.tolist(), ends, strict=True)]
+        windows = windowing(plan, extents.sizes_N2)
+        batch = Encoded(plan, jpegs, extents.labels_N, extents.sizes_N2, windows)
+        weakref.finalize(batch, feed.take_back, memory).atexit = False
+        return batch
+
+    pool = ThreadPoolExecutor(readers or threads, thread_name_prefix="accelssl-read")
     try:
         for plan in plans:
-            pending.append(pool.submit(_read, split, plan, windowing, at_a_time))
-            if len(pending) > READ_AHEAD:
+            pending.append(pool.submit(encoded, plan))
+            if len(pending) > max(READ_AHEAD, readers):
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
     finally:
-        if at_a_time:
-            at_a_time.shutdown(wait=True, cancel_futures=True)
         pool.shutdown(wait=True, cancel_futures=True)
+        feed.close()
 
 
-def _read(split: Split, plan: Plan, windowing: Windowing, at_a_time: Executor | None) -> Encoded:
-    jpegs, labels, sizes = [], [], []
-    samples = plan.samples_N.tolist()
-    contents = (at_a_time.map if at_a_time else map)(split.read, samples)
-    for sample, (data, label) in zip(samples, contents, strict=True):
+class _Feed(Protocol):
+    """Where bytes come from. Memory is used again: new memory costs three times as long to fill."""
+
+    def read(self, plan: Plan) -> tuple[Bytes, Extents]: ...
+    def take_back(self, memory: Bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Threads(_Feed):
+    """Reads in the calling thread."""
+
+    def __init__(self, split: Split) -> None:
+        self._reader, self._free = BatchReader(split), deque[Bytes]()
+
+    def read(self, plan: Plan) -> tuple[Bytes, Extents]:
+        needed_bytes = self._reader.room_bytes(plan.samples_N)
+        memory = self._free.popleft() if self._free else np.empty(0, dtype=np.uint8)
+        if len(memory) < needed_bytes:  # a little more serves most of the batches to come
+            memory = np.empty(needed_bytes * 5 // 4, dtype=np.uint8)
+        return memory, self._reader.read(plan.samples_N, memory.data)
+
+    def take_back(self, memory: Bytes) -> None:
+        self._free.append(memory)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class _Processes(_Feed):
+    """Reads in other processes, as many at a time as there are of them."""
+
+    def __init__(self, split: Split, count: int) -> None:
+        self._split = split
+        self._all = [ReaderProcess(split) for _ in range(count)]
+        self._idle = deque(self._all)
+        self._memories: dict[int, SharedMemory] = {}
+        self._free: deque[SharedMemory] = deque()
+
+    def read(self, plan: Plan) -> tuple[Bytes, Extents]:
+        memory = self._free.popleft() if self._free else self._memory(len(plan.samples_N))
+        if memory.size_bytes < self._split.room_bytes[plan.samples_N].sum():
+            memory = self._memory(len(plan.samples_N))
+        process = self._idle.popleft()
         try:
-            sizes.append(jpeg_size(data))
-        except ValueError:
-            raise UserError(
-                f"{split.describe(sample)} is not a JPEG image.",
-                "Write the set anew with accelssl shard-imagenet, which verifies every image.",
-            ) from None
-        jpegs.append(np.frombuffer(data, dtype=np.uint8))
-        labels.append(label)
-    windows = windowing(plan, np.array(sizes, dtype=np.int64))
-    return Encoded(plan, jpegs, np.array(labels, dtype=np.int64), windows)
+            extents = process.read(plan.samples_N, memory)
+        finally:
+            self._idle.append(process)
+        return memory.array, extents
+
+    def take_back(self, memory: Bytes) -> None:
+        self._free.append(self._memories[memory.ctypes.data])
+
+    def close(self) -> None:
+        for process in self._all:
+            process.close()
+
+    def _memory(self, samples: int) -> SharedMemory:
+        """Enough for any `samples` of the split."""
+        largest = np.sort(self._split.room_bytes)[-samples:]
+        memory = SharedMemory(int(largest.sum()))
+        self._memories[memory.array.ctypes.data] = memory
+        return memory

@@ -9,7 +9,7 @@ bytes, whatever the number of workers, the packaging of the source, and the inte
 import errno
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -24,6 +24,11 @@ from accelssl.pipeline.counted import counted
 from accelssl.pipeline.manifest import Manifest, ShardEntry, SplitEntry
 from accelssl.pipeline.shard_index import COMPONENTS
 from accelssl.pipeline.sharding.journal import Options, Record, fingerprint
+from accelssl.pipeline.sharding.option_ranges import (
+    Spelling,
+    refuse_out_of_range,
+    refuse_unusable_sides,
+)
 from accelssl.pipeline.sharding.set_folder import SetFolder, set_folder
 from accelssl.pipeline.sharding.shard_pool import write_shards
 from accelssl.pipeline.sharding.shard_writer import Quarantined, ShardPlan
@@ -46,17 +51,21 @@ def shard_images(
     seed: int = 0,
     samples_per_shard: int | None = None,
     max_side: int | None = None,
+    short_side: int | None = None,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    spelled: Spelling = str,
 ) -> ShardingReport:
     """Write labelled images as a shard set.
 
     `source` is a path (see `open_source` for the layouts) or a function that opens a source, which
     is called when `out` is known to be fit.
     `out` is a folder or an s3:// URL. `samples_per_shard` counts images of the source; by default a
-    split makes at most 256 shards. `max_side` is in pixels: larger pictures are made smaller.
-    `workers` is the number of processes, by default one for each core (a script that asks for more
-    than one needs `if __name__ == "__main__":`). `progress(done, total)` counts images.
+    split makes at most 256 shards. `max_side` and `short_side` are in pixels: pictures whose longer
+    or shorter side is larger are made smaller until they keep both; `short_side` is 16 to
+    `max_side`. `workers` is the number of processes, by default one for each core (a script that
+    asks for more than one needs `if __name__ == "__main__":`). `progress(done, total)` counts
+    images. `spelled` gives the names of parameters and of the manifest's options in messages.
 
     What an interrupted call of the same job left in `out` is continued. Raises UserError when the
     source is missing, unreadable, empty, laid out otherwise or not the one of the interrupted call,
@@ -64,17 +73,16 @@ def shard_images(
     is full, and when nothing of a split decodes.
     """
     started_s = time.monotonic()
-    _refuse_out_of_range(
-        samples_per_shard=(samples_per_shard, 1),
-        max_side=(max_side, 1),
-        workers=(workers, 1),
-        seed=(seed, 0),
+    refuse_out_of_range(
+        spelled, samples_per_shard=(samples_per_shard, 1), workers=(workers, 1), seed=(seed, 0)
     )
+    refuse_unusable_sides(spelled, max_side, short_side)
+    sides = {"max_side": max_side, "short_side": short_side}
     try:
         with set_folder(out) as folder:
             images = open_source(source) if isinstance(source, Path) else source()
-            job = _Job(images, folder, seed, samples_per_shard, max_side)
-            quarantine, digest = job.run(workers or usable_cores(), progress)
+            job = _Job(images, folder, seed, samples_per_shard, sides)
+            quarantine, digest = job.run(workers or usable_cores(), progress, spelled)
     except BrokenProcessPool:
         raise UserError(
             "A worker process was killed while it checked images, perhaps for want of memory.",
@@ -99,12 +107,6 @@ def shard_images(
         taken_over=job.taken_over,
         elapsed_s=time.monotonic() - started_s,
     )
-
-
-def _refuse_out_of_range(**options: tuple[int | None, int]) -> None:
-    for name, (value, least) in options.items():
-        if value is not None and value < least:
-            raise UserError(f"{name} is {value}.", f"Use {least} or more.")
 
 
 @dataclass
@@ -138,12 +140,12 @@ class _Job:
         folder: SetFolder,
         seed: int,
         samples_per_shard: int | None,
-        max_side: int | None,
+        sides: Mapping[str, int | None],
     ) -> None:
         self._source = source
         self._folder = folder
         self._seed = seed
-        self._max_side = max_side
+        self._sides = {name: side for name, side in sides.items() if side is not None}
         self._samples_per_shard = {
             split: samples_per_shard or _default_samples(source.count(split))
             for split in source.splits
@@ -151,12 +153,14 @@ class _Job:
         self.outcome = {split: _Outcome() for split in source.splits}
         self.taken_over = 0
 
-    def run(self, workers: int, progress: Callable[[int, int], None] | None) -> tuple[str, str]:
+    def run(
+        self, workers: int, progress: Callable[[int, int], None] | None, spelled: Spelling
+    ) -> tuple[str, str]:
         """Write the set; returns where its quarantine list is, and its digest."""
         options = self._options()
         written_by = {"accelssl": version("accelssl"), "pillow": version("pillow")}
         plans = self._plans()
-        records = self._folder.done_before({**options, **written_by, "seed": self._seed})
+        records = self._folder.done_before({**options, **written_by, "seed": self._seed}, spelled)
         self._take_over(records, plans)
         self._folder.begin()
         total = sum(self._source.count(split) for split in self._source.splits)
@@ -198,8 +202,7 @@ class _Job:
 
     def _options(self) -> Options:
         shards = {f"samples_per_shard_{split}": n for split, n in self._samples_per_shard.items()}
-        size = {} if self._max_side is None else {"max_side": self._max_side}
-        return {**self._source.options, **shards, **size}
+        return {**self._source.options, **shards, **self._sides}
 
     def _plans(self) -> Iterator[ShardPlan]:
         for split_number, split in enumerate(self._source.splits):
@@ -208,7 +211,7 @@ class _Job:
             for number, first in enumerate(range(0, len(order_N), step)):
                 chosen = (self._source.image(split, int(i)) for i in order_N[first : first + step])
                 stem = self._folder.stem(split, number)
-                yield ShardPlan(split, stem, first, tuple(chosen), self._max_side)
+                yield ShardPlan(split, stem, first, tuple(chosen), **self._sides)
 
     def _take_over(self, records: list[Record], plans: Iterator[ShardPlan]) -> None:
         for record, plan in zip(records, islice(plans, len(records)), strict=True):

@@ -4,23 +4,29 @@ Shapes: N images on this rank, S patches in the grid, L kept patches, V = 768 va
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import tee
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accelssl.pipeline import hardware_queues
 from accelssl.pipeline.compress import augmentation, drops, op, reference
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
-from accelssl.pipeline.dali import CropStream
+from accelssl.pipeline.crop_stream import Crops, crop_stream
+from accelssl.pipeline.dali import Decoding
 from accelssl.pipeline.feed import encoded_batches
+from accelssl.pipeline.lane import Lane
 from accelssl.pipeline.order import Plan, Position, batches_per_epoch, plans, sequential_plans
 from accelssl.pipeline.shards import Split
 from accelssl.pipeline.views import View
 from accelssl.pipeline.windows import Windows, central_windows, random_windows
 
 EVALUATION_SIZE = 224
+GPU_READERS = 2
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How a run reads its data. seed keys every draw; threads decode, as many again read files."""
+    """How a run reads its data. seed keys every draw; threads decode, as many again read files.
+
+    prefetch, hw_load, preallocated_px: see dali.Decoding. works_ahead: whether the batch that
+    follows is made on a thread of its own; None means on a GPU, where that thread only launches.
+    readers: processes that read files, instead of threads, so that Python reading them does not
+    hold up Python launching work; None means two on a GPU, 0 none.
+    """
 
     batch: int
     seed: int
@@ -53,6 +65,35 @@ class LoaderOptions:
     rank: int = 0
     world: int = 1
     threads: int = 2
+    prefetch: int = Decoding.prefetch
+    hw_load: float = Decoding.hw_load
+    preallocated_px: int = Decoding.preallocated_px
+    works_ahead: bool | None = None
+    readers: int | None = None
+
+    @property
+    def decoding(self) -> Decoding:
+        return Decoding(self.threads, self.prefetch, self.hw_load, self.preallocated_px)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What is drawn for a view of a batch, in memory of the host: params_NP, keep_idx_NL."""
+
+    compression: Compression
+    params_NP: Tensor
+    keep_idx_NL: Tensor
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A batch before it is handed over: `views` are `crops` compressed, ready `at` a moment."""
+
+    plan: Plan
+    crops: tuple[Tensor, ...]
+    compressions: tuple[Compression, ...]
+    views: tuple[Tokens, ...]
+    at: torch.cuda.Event | None
 
 
 class Loader:
@@ -61,6 +102,9 @@ class Loader:
     `position` is the next batch nobody has seen: a Loader started there continues with it. A
     sample's tokens depend on (seed, epoch, sample, view) alone. Raises UserError when the split is
     smaller than one batch on every rank.
+
+    On a GPU everything happens on a stream of the loader's own, and the tensors of a batch are
+    ready in the order of the stream that is current where `next` is called.
     """
 
     def __init__(
@@ -72,17 +116,43 @@ class Loader:
     ) -> None:
         self.views, self.options, self.position = tuple(views), options, start
         batches_per_epoch(len(split), options.batch, options.world)  # refuses too small a split
-        planned = plans(len(split), options.batch, options.seed, options.rank, options.world, start)
-        self._stream = _stream(split, self.views, options, planned, self._windows)
-
-    def next(self, compressions: Sequence[Compression]) -> Batch:
-        """The next batch, view i compressed by compressions[i]."""
-        plan, crops = self._next_crops()
-        tokens = tuple(
-            self._compress(plan, index, view_crops, compression)
-            for index, (view_crops, compression) in enumerate(zip(crops, compressions, strict=True))
+        # The plan of a batch is drawn from while the batch itself is still being decoded.
+        planned, self._plans = tee(
+            plans(len(split), options.batch, options.seed, options.rank, options.world, start)
         )
-        return Batch(tokens, plan.samples_N, plan.epoch)
+        self._stream = _stream(split, self.views, options, planned, self._windows, _readers(options))
+        self._drawing = ThreadPoolExecutor(len(self.views), "accelssl-draw")
+        self._lane = Lane(options.device)
+        on_gpu = options.device.type == "cuda"
+        if on_gpu:
+            hardware_queues.warn_once()
+        self.works_ahead = on_gpu if options.works_ahead is None else options.works_ahead
+        self._thread = ThreadPoolExecutor(1, "accelssl-ahead") if self.works_ahead else None
+        self._pending: Future[_Made] | None = None
+
+    def next(
+        self, compressions: Sequence[Compression], then: Sequence[Compression] | None = None
+    ) -> Batch:
+        """The next batch, view i compressed by compressions[i].
+
+        `then`: what the batch after it will be asked for with, if that is known. It is made while
+        the caller works with this one; asking otherwise after all costs compressing it again.
+        """
+        made = self._take(tuple(compressions))
+        if then is not None and self._thread:
+            self._pending = self._thread.submit(self._make, tuple(then))
+        for view in made.views:
+            self._lane.hand_over(made.at, view.values_NLV, view.keep_idx_NL)
+        return Batch(made.views, made.plan.samples_N, made.plan.epoch)
+
+    def close(self) -> None:
+        """Give back threads, decoder and what was made ahead; otherwise that happens some time
+        after the last reference is gone."""
+        for pool in (self._thread, self._drawing):
+            if pool:
+                pool.shutdown(wait=True, cancel_futures=True)
+        self._pending = None
+        del self._stream
 
     def pictures(
         self, compressions: Sequence[Compression]
@@ -90,41 +160,67 @@ class Loader:
         """What the network sees, to look at: augmented crops_VNHWC, and keep_idx_VNL for each of
         `compressions`, as every view would have them. Takes a batch, as `next` does.
         """
-        plan, crops = self._next_crops()
+        made = self._take((compressions[0],) * len(self.views))
         images = []
-        for index, crops_NHWC in enumerate(crops):
-            augmented_NCHW = reference.augment(crops_NHWC, self._params(plan, index))
-            images.append((augmented_NCHW.permute(0, 2, 3, 1) * 255).round().byte().cpu().numpy())
+        with self._lane.in_use():
+            for index, crops_NHWC in enumerate(made.crops):
+                params = self._lane.sent(torch.from_numpy(self._params(made.plan, index)))
+                augmented_NCHW = reference.augment(crops_NHWC, params)
+                augmented_NHWC = (augmented_NCHW.permute(0, 2, 3, 1) * 255).round().byte()
+                images.append(augmented_NHWC.cpu().numpy())
         kept = [
-            np.stack([self._keep_idx(plan, i, c).cpu().numpy() for i in range(len(crops))])
+            np.stack([self._keep_idx(made.plan, i, c) for i in range(len(images))])
             for c in compressions
         ]
         return np.stack(images), kept
 
-    def _next_crops(self) -> tuple[Plan, tuple[Tensor, ...]]:
-        encoded, crops = next(self._stream)
-        self.position = encoded.plan.after
-        return encoded.plan, crops
+    def _take(self, compressions: tuple[Compression, ...]) -> _Made:
+        pending, self._pending = self._pending, None
+        made = pending.result() if pending else self._make(compressions)
+        if made.compressions != compressions:
+            made = self._compressed(made.plan, made.crops, self._drawn(made.plan, compressions))
+        self.position = made.plan.after
+        return made
 
-    def _compress(
-        self, plan: Plan, index: int, crops_NHWC: Tensor, compression: Compression
-    ) -> Tokens:
-        keep_idx = self._keep_idx(plan, index, compression)
-        params = self._params(plan, index)
-        values = op.augment_patchify(
-            crops_NHWC, params, keep_idx, compression.p, self.options.dtype
-        )
-        return Tokens(values, keep_idx, compression.p, compression.grid(crops_NHWC.shape[1]))
+    def _make(self, compressions: tuple[Compression, ...]) -> _Made:
+        drawn = self._drawn(next(self._plans), compressions)
+        with self._lane.in_use():
+            encoded, crops = next(self._stream)
+        return self._compressed(encoded.plan, crops, drawn)
 
-    def _params(self, plan: Plan, index: int) -> Tensor:
-        rows = augmentation.augmentation(
+    def _drawn(self, plan: Plan, compressions: tuple[Compression, ...]) -> list[Future[_Drawn]]:
+        return [
+            self._drawing.submit(self._draw, plan, index, compression)
+            for index, compression in enumerate(compressions)
+        ]
+
+    def _draw(self, plan: Plan, index: int, compression: Compression) -> _Drawn:
+        params, kept = self._params(plan, index), self._keep_idx(plan, index, compression)
+        return _Drawn(compression, self._lane.packed(params), self._lane.packed(kept))
+
+    def _compressed(
+        self, plan: Plan, crops: tuple[Tensor, ...], drawing: Sequence[Future[_Drawn]]
+    ) -> _Made:
+        drawn = [view.result() for view in drawing]
+        with self._lane.in_use():
+            views = tuple(map(self._compress, crops, drawn))
+            compressions = tuple(view.compression for view in drawn)
+            return _Made(plan, crops, compressions, views, self._lane.mark())
+
+    def _compress(self, crops_NHWC: Tensor, drawn: _Drawn) -> Tokens:
+        keep_idx, p = self._lane.sent(drawn.keep_idx_NL), drawn.compression.p
+        params = self._lane.sent(drawn.params_NP)
+        values = op.augment_patchify(crops_NHWC, params, keep_idx, p, self.options.dtype)
+        return Tokens(values, keep_idx, p, drawn.compression.grid(crops_NHWC.shape[1]))
+
+    def _params(self, plan: Plan, index: int) -> NDArray[np.float32]:
+        return augmentation.augmentation(
             self.views[index], index, self.options.seed, plan.epoch, plan.samples_N
         )
-        return torch.from_numpy(rows).to(self.options.device, non_blocking=True)
 
-    def _keep_idx(self, plan: Plan, index: int, compression: Compression) -> Tensor:
+    def _keep_idx(self, plan: Plan, index: int, compression: Compression) -> NDArray[np.int64]:
         size = self.views[index].size
-        kept = drops.kept_patches(
+        return drops.kept_patches(
             self.options.seed,
             plan.epoch,
             plan.samples_N,
@@ -132,7 +228,6 @@ class Loader:
             compression.grid(size) ** 2,
             compression.keep(size),
         )
-        return torch.from_numpy(kept).to(self.options.device, non_blocking=True)
 
     def _windows(self, plan: Plan, sizes_N2: NDArray[np.int64]) -> tuple[Windows, ...]:
         return tuple(
@@ -150,9 +245,9 @@ def evaluation_batches(
     """
     view = View("evaluation", EVALUATION_SIZE)
     planned = sequential_plans(len(split), options.batch)
-    for encoded, (crops,) in _stream(
-        split, (view,), options, planned, lambda plan, sizes: (central_windows(sizes),)
-    ):
+    stream = _stream(split, (view,), options, planned, lambda _, sizes: (central_windows(sizes),))
+    while batch := next(stream, None):
+        encoded, (crops,) = batch
         samples = len(encoded.labels_N)
         grid = UNCOMPRESSED.grid(EVALUATION_SIZE)
         params = torch.from_numpy(augmentation.identity(samples)).to(options.device)
@@ -161,13 +256,20 @@ def evaluation_batches(
         yield Tokens(values, keep_idx, UNCOMPRESSED.p, grid), encoded.labels_N
 
 
+def _readers(options: LoaderOptions) -> int:
+    if options.readers is not None:
+        return options.readers
+    return GPU_READERS if options.device.type == "cuda" else 0
+
+
 def _stream(
     split: Split,
     views: Sequence[View],
     options: LoaderOptions,
     planned: Iterator[Plan],
     windowing: Callable[[Plan, NDArray[np.int64]], tuple[Windows, ...]],
-) -> CropStream:
-    encoded = encoded_batches(split, planned, windowing, options.threads)
+    readers: int = 0,
+) -> Crops:
+    encoded = encoded_batches(split, planned, windowing, options.threads, readers)
     sizes = [view.size for view in views]
-    return CropStream(split, encoded, sizes, options.batch, options.device, options.threads)
+    return crop_stream(split, encoded, sizes, options.batch, options.device, options.decoding)

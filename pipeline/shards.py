@@ -49,7 +49,7 @@ class ShardSet:
         self.splits: tuple[str, ...] = tuple(manifest.splits)
         sizes_bytes = listed_sizes_bytes(storage)
         self._split_named = {
-            name: Split(name, storage, manifest, sizes_bytes) for name in manifest.splits
+            name: Split(name, storage, manifest, digest, sizes_bytes) for name in manifest.splits
         }
 
     def split(self, name: str) -> "Split":
@@ -78,16 +78,23 @@ class Split:
     """A split's samples, to be read by position, from any number of threads.
 
     For the sample i: `tar_number[i]` is a position in `shards`, `image_offset[i]` and
-    `image_size_bytes[i]` locate its JPEG in that tar, and alike for `label_...` (decimal text). All
-    are arrays [N], int64 but for the int32 `tar_number`. `indexes` has the same by shard, with the
-    JSON member where the set has one.
+    `image_size_bytes[i]` locate its JPEG in that tar, and alike for `label_...` (decimal text);
+    `room_bytes[i]` is the memory that `read_into` needs, `image_in_room[i]` where the JPEG begins
+    in it. All are arrays [N], int64 but for the int32 `tar_number`. `indexes` has the same by
+    shard, with the JSON member where the set has one. `digest` is the set's.
     """
 
     def __init__(
-        self, name: str, storage: Storage, manifest: Manifest, sizes_bytes: dict[str, int]
+        self,
+        name: str,
+        storage: Storage,
+        manifest: Manifest,
+        digest: str,
+        sizes_bytes: dict[str, int],
     ) -> None:
         self.name = name
         self.storage = storage
+        self.digest = digest
         self.shards: tuple[ShardEntry, ...] = manifest.splits[name].shards
         self._classes = len(manifest.classes)
         self.indexes: list[ShardIndex] = _open_indexes(
@@ -105,6 +112,12 @@ class Split:
         self.label_offset: Int64 = offset_NC[:, _CLS]
         self.image_size_bytes: Int64 = size_bytes_NC[:, _JPG]
         self.label_size_bytes: Int64 = size_bytes_NC[:, _CLS]
+        begin = np.minimum(self.image_offset, self.label_offset)
+        image_end = self.image_offset + self.image_size_bytes
+        span_bytes = np.maximum(image_end, self.label_offset + self.label_size_bytes) - begin
+        apart = span_bytes - self.image_size_bytes - self.label_size_bytes > _NEIGHBOURS_BYTES
+        self.room_bytes: Int64 = np.where(apart, self.image_size_bytes, span_bytes)
+        self.image_in_room: Int64 = np.where(apart, 0, self.image_offset - begin)
 
     def __len__(self) -> int:
         return len(self.tar_number)
@@ -122,24 +135,35 @@ class Split:
         """
         if not 0 <= i < len(self):
             raise IndexError(f"sample {i} of split {self.name}, which has {len(self)}")
+        image, label = self.read_into(i, memoryview(bytearray(int(self.room_bytes[i]))))
+        return bytes(image), label
+
+    def read_into(self, i: int, memory: memoryview) -> tuple[memoryview, int]:
+        """Like `read`, with the image left where it was put: in room_bytes[i] bytes of `memory`.
+
+        A loader reads gigabytes a second: memory that is used again costs a third of new memory.
+        """
         image_at, image_bytes = int(self.image_offset[i]), int(self.image_size_bytes[i])
         label_at, label_bytes = int(self.label_offset[i]), int(self.label_size_bytes[i])
-        begin = min(image_at, label_at)
-        span_bytes = max(image_at + image_bytes, label_at + label_bytes) - begin
-        if span_bytes <= image_bytes + label_bytes + _NEIGHBOURS_BYTES:
-            data = self._read(i, begin, span_bytes)
-            image = data[image_at - begin :][:image_bytes]
-            label = data[label_at - begin :][:label_bytes]
+        first = min(image_at, label_at)
+        if label_at >= first + len(memory):  # it lies far from the image
+            image, label = memory, memoryview(bytearray(label_bytes))
+            self._fill(i, image_at, image)
+            self._fill(i, label_at, label)
         else:
-            image = self._read(i, image_at, image_bytes)
-            label = self._read(i, label_at, label_bytes)
+            self._fill(i, first, memory)
+            image = memory[image_at - first :][:image_bytes]
+            label = memory[label_at - first :][:label_bytes]
+        return image, self._label(i, bytes(label))
+
+    def _label(self, i: int, label: bytes) -> int:
         # isdigit() of bytes is ASCII alone: int() would also take signs, blanks and underscores.
         if not label.isdigit() or int(label) >= self._classes:
             raise UserError(
                 f"{self.describe(i)} has the label {label[:20]!r}, not 0 to {self._classes - 1}.",
                 _NOT_AS_WRITTEN,
             )
-        return image, int(label)
+        return int(label)
 
     def describe(self, i: int) -> str:
         """The sample i for messages, as in "train-000003.tar: key 00001234"."""
@@ -151,20 +175,20 @@ class Split:
             return f"{shard.name}.tar: sample {sample}"
         return f"{shard.name}.tar: key {key}"
 
-    def _read(self, i: int, offset: int, size_bytes: int) -> bytes:
+    def _fill(self, i: int, offset: int, memory: memoryview) -> None:
         tar = f"{self.shards[int(self.tar_number[i])].name}.tar"
         try:
-            data = self.storage.read(tar, offset, size_bytes)
+            read_bytes = self.storage.read_into(tar, offset, memory)
         except OSError as error:
             raise UserError(
                 f"{self.describe(i)} cannot be read: {error.strerror}.",
                 "Check that the set's storage is there and that its files may be read.",
             ) from error
-        if len(data) != size_bytes:
+        if read_bytes != len(memory):
             raise UserError(
-                f"{self.describe(i)} ends after {len(data)} of {size_bytes} bytes.", _NOT_AS_WRITTEN
+                f"{self.describe(i)} ends after {read_bytes} of {len(memory)} bytes.",
+                _NOT_AS_WRITTEN,
             )
-        return data
 
 
 def _open_indexes(

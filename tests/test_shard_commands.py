@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from accelssl import cli
+from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.shards import open_shards
 
 
@@ -54,10 +55,12 @@ def test_classes_sides_and_counts_can_be_chosen(
     for name, options in {
         "subset": ["--subset", tmp_path / "two.txt"],
         "classes": ["--classes", "class1, class3", "--limit-per-class", 3, "--max-side", 64],
+        "short": ["--short-side", 40, "--limit-per-class", 3, "--workers", 1],
     }.items():
         code, _, err = run(capsys, "shard-imagenet", pictures, tmp_path / name, *options)
         assert code == 0, err
         sets[name] = open_shards(tmp_path / name)
+    for name in ("subset", "classes"):
         assert sets[name].classes == ("class1", "class3")
     assert len(sets["subset"].split("train")) == 20
     few = sets["classes"].split("train")
@@ -65,6 +68,46 @@ def test_classes_sides_and_counts_can_be_chosen(
     sizes = [Image.open(io.BytesIO(few.read(i)[0])).size for i in range(len(few))]
     assert {max(size) for size in sizes} == {64}
     assert sets["classes"].manifest.options["limit_per_class"] == 3
+    short = sets["short"].split("train")
+    shorter = [min(Image.open(io.BytesIO(short.read(i)[0])).size) for i in range(len(short))]
+    assert shorter == [40] * 12
+    assert sets["short"].manifest.options["short_side"] == 40
+
+
+def test_what_was_shrunk_is_told(
+    capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path
+) -> None:
+    code, text, _ = run(capsys, "shard-imagenet", pictures, tmp_path / "set", "--short-side", 40)
+    assert code == 0
+    assert "  40 shrunk: shorter side over 40" in text and "  20 shrunk: " in text
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--short-side 40", "--short-side not set, now 40"),
+        ("--max-side 70", "--max-side not set, now 70"),
+        ("--seed 3", "--seed 0, now 3"),
+        ("--samples-per-shard 9", "--samples-per-shard of train 7, now 9"),
+        ("--limit-per-class 2", "--limit-per-class not set, now 2"),
+    ],
+)
+def test_a_job_that_is_continued_with_another_option_is_refused_by_its_name(
+    capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path, options: str, named: str
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done > 7:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "set"
+    with pytest.raises(KeyboardInterrupt):
+        shard_images(pictures, out, samples_per_shard=7, workers=1, progress=stop)
+    before = (out / "unfinished.json").read_bytes()
+    same = "" if "--samples-per-shard" in options else "--samples-per-shard 7"
+    words = [*options.split(), *same.split()]
+    code, _, err = run(capsys, "shard-imagenet", pictures, out, *words, "--workers", 1)
+    assert code == 2 and named in err
+    assert (out / "unfinished.json").read_bytes() == before
 
 
 def test_tars_of_others_become_a_set_or_are_refused_with_the_reason(
@@ -100,8 +143,21 @@ def test_tars_of_others_become_a_set_or_are_refused_with_the_reason(
         ("shard-imagenet PICTURES OUT --subset nowhere.txt", "nowhere.txt"),
         ("shard-imagenet PICTURES OUT --classes class9", "class9"),
         ("shard-imagenet PICTURES OUT --classes class1 --subset in100", "in100"),
-        ("shard-imagenet PICTURES OUT --limit-per-class 0", "0"),
-        ("shard-imagenet PICTURES OUT --max-side 0", "max_side is 0"),
+        ("shard-imagenet PICTURES OUT --limit-per-class 0", "--limit-per-class is 0"),
+        ("shard-imagenet PICTURES OUT --max-side 0", "--max-side is 0"),
+        ("shard-imagenet PICTURES OUT --short-side 0", "--short-side is 0"),
+        ("shard-imagenet PICTURES OUT --short-side -256", "--short-side is -256"),
+        ("shard-imagenet PICTURES OUT --short-side 15", "Use 16 or more"),
+        (
+            "shard-imagenet PICTURES OUT --max-side 200 --short-side 201",
+            "--short-side is 201, more than --max-side, which is 200",
+        ),
+        ("shard-imagenet PICTURES OUT --samples-per-shard 0", "--samples-per-shard is 0"),
+        ("shard-imagenet PICTURES OUT --seed -1", "--seed is -1"),
+        ("shard-imagenet PICTURES OUT --workers -1", "--workers is -1"),
+        ("verify-shards PICTURES --workers -2", "--workers is -2"),
+        ("verify-shards PICTURES --sample -3", "--sample is -3"),
+        ("index-shards PICTURES --workers -4", "--workers is -4"),
         ("shard-imagenet PICTURES OUT --val OUT", "out"),
         ("shard-imagenet PICTURES gs://bucket/set", "gs://bucket/set"),
         ("verify-shards OUT", "out"),

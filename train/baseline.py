@@ -9,10 +9,12 @@ import torch
 from accelssl.pipeline.compress.compression import UNCOMPRESSED
 from accelssl.pipeline.loader import Loader
 from accelssl.train.log import NAME as LOG
-from accelssl.train.loop import step
+from accelssl.train.loop import step_of
 from accelssl.train.schedule import Stage
 from accelssl.train.session import Session, loader_options, run_views
 
+# Warming up takes three on a GPU: one compiles, one captures, one fills the loader's queue again.
+GPU_WARM_UP, CPU_WARM_UP = 3, 1
 MIN_STEPS, MAX_STEPS, ENOUGH_S = 2, 50, 10.0
 
 
@@ -45,13 +47,13 @@ def measure_baseline(session: Session, run: Path) -> None:
 
 
 def _rate(session: Session, loader: Loader) -> float:
-    steps, started = -1, 0.0
-    while True:
-        batch = loader.next((UNCOMPRESSED, UNCOMPRESSED))
-        step(session, batch, 0.0).item()
+    step, pair = step_of(session), (UNCOMPRESSED, UNCOMPRESSED)
+    on_gpu = session.device.type == "cuda"
+    for _ in range(GPU_WARM_UP if on_gpu else CPU_WARM_UP):
+        step(loader.next(pair, pair), 0.0).item()
+    steps, started = 0, time.perf_counter()
+    while steps < MIN_STEPS or (steps < MAX_STEPS and time.perf_counter() - started < ENOUGH_S):
+        loss = step(loader.next(pair, pair), 0.0)
         steps += 1
-        if steps == 0:  # the first step warms up
-            started = time.perf_counter()
-        elapsed_s = time.perf_counter() - started
-        if steps >= MAX_STEPS or (steps >= MIN_STEPS and elapsed_s >= ENOUGH_S):
-            return steps * session.config.batch / elapsed_s
+    loss.item()
+    return steps * session.config.batch / (time.perf_counter() - started)

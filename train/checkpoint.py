@@ -1,7 +1,7 @@
 """Checkpoints: written whole or not at all, and enough to continue to the identical next loss."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,23 @@ import torch
 from accelssl.errors import UserError
 from accelssl.pipeline.order import Position
 
-FORMAT = 1
+FORMAT = 2
 NAME = "checkpoint.pt"
+
+Fact = int | float | str
+Facts = dict[str, Fact]
+
+# A run of format 1 had one rank and the first draws; who decoded its images was not noted.
+_STREAM_OF_FORMAT_1: Facts = {"world": 1, "draws": 1}
 
 
 @dataclass
 class Checkpoint:
-    """State after `step` steps. position is the next unseen batch; digest names the shard set."""
+    """State after `step` steps. position is the next unseen batch; digest names the shard set.
+
+    fixed and stream are what the run was made with: of the network, and of its data, without which
+    position says nothing. Only what was known when it was written is in them.
+    """
 
     step: int
     spent: float
@@ -26,6 +36,8 @@ class Checkpoint:
     digest: str
     objective: dict[str, Any]
     optimizer: dict[str, Any]
+    fixed: Facts = field(default_factory=dict)
+    stream: Facts = field(default_factory=dict)
 
 
 def save(run: Path, checkpoint: Checkpoint) -> None:
@@ -49,17 +61,23 @@ def save(run: Path, checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def load(run: Path) -> Checkpoint:
-    """Read RUN/checkpoint.pt onto the CPU. UserError when it is missing or unreadable."""
+def load(run: Path, *, at_a_glance: bool = False) -> Checkpoint:
+    """Read RUN/checkpoint.pt onto the CPU. UserError when it is missing or unreadable.
+
+    at_a_glance leaves the weights in the file until they are looked at: for the numbers alone.
+    """
     path = run / NAME
     if not path.is_file():
         raise UserError(
             f"{run} holds no checkpoint.", "Start the run without --resume, or name another --out."
         )
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        if state.pop("format") != FORMAT:
-            raise ValueError("another format")
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=at_a_glance)
+        written_as = state.pop("format")
+        if written_as == 1:
+            state["stream"] = _STREAM_OF_FORMAT_1
+        elif written_as != FORMAT:
+            raise ValueError(f"format {written_as}, not {FORMAT}")
         return Checkpoint(**state | {"position": Position(*state["position"])})
     except Exception as error:
         raise UserError(

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,18 @@ import torch
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.storage.storage import absolute
-from accelssl.train import recipes
+from accelssl.train import checkpoint, recipes
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.budget import format_units, parse_units
 from accelssl.train.config import ALGORITHMS, TrainConfig, override, read_config, refuse_changes
+from accelssl.train.distributed import ALONE, Ranks, device_of, joined, read_ranks
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.lock import exclusive
+from accelssl.train.log import Log
 from accelssl.train.loop import train
 from accelssl.train.precision import pick_precision
 from accelssl.train.report import write_report
+from accelssl.train.resuming import Restart, finished
 from accelssl.train.schedule import Schedule, constant, read_schedule
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
@@ -44,39 +48,93 @@ def train_command(
     machine: Machine,
     resume: bool,
     baseline: bool,
+    restart_epoch: bool = False,
 ) -> int:
-    """Start or resume a run in `out`; returns the signal that stopped it, 0 for none."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("Training on several ranks is not supported yet.", "Start one process.")
-    device = pick_device(machine[0])
+    """Start or resume a run in `out`; returns the signal that stopped it, 0 for none.
+
+    With restart_epoch a resumed run goes on with a whole epoch: on other data or ranks, or with
+    another batch. Under torchrun each rank calls this with the same options; a run that torchrun
+    has started anew after a failure goes on from its checkpoint.
+    """
+    if restart_epoch and not resume:
+        raise UserError("--restart-epoch was given without --resume.", "Give both, or neither.")
+    placed = read_ranks()
+    if placed.restarts and (out / CONFIG).exists():
+        resume, restart_epoch = True, False
+    device = device_of(placed, pick_device(machine[0]))
     schedule = _schedule(compression)
     options = options | {
         "schedule": schedule,
         "budget": None if budget is None else parse_units(budget),
     }
-    here = _machine_options(machine, device, data, resume)
-    if resume:
-        config = read_config(out / CONFIG)
-        refuse_changes(config, options | {"algo": algo})
-        config = override(config, here)
-    else:
-        config = override(_recipe(algo, data, options, small), here)
-    return run_training(config, out, device, resuming=resume, baseline=baseline)
+    with joined(placed, device) as ranks:
+        here = _machine_options(machine, device, data, resume, ranks)
+        if resume:
+            config = read_config(out / CONFIG)
+            if restart_epoch:
+                here["batch"] = options.pop("batch", None)
+            refuse_changes(config, options | {"algo": algo})
+            config = override(config, here)
+        else:
+            config = override(_recipe(algo, data, options, small), here)
+        return run_training(
+            ranks.from_main(config),
+            out,
+            device,
+            resuming=resume,
+            baseline=baseline,
+            restart_epoch=restart_epoch,
+            ranks=ranks,
+        )
 
 
 def run_training(
-    config: TrainConfig, out: Path, device: torch.device, *, resuming: bool, baseline: bool
+    config: TrainConfig,
+    out: Path,
+    device: torch.device,
+    *,
+    resuming: bool,
+    baseline: bool,
+    restart_epoch: bool = False,
+    ranks: Ranks = ALONE,
 ) -> int:
     """Train `config` in `out`, with progress bar and report; returns the stopping signal or 0."""
-    with exclusive(out):
-        session = resume(config, out, device) if resuming else start(config, out, device)
-        if session.budget.is_spent:
-            write_report(out)
+    with exclusive(out) if ranks.is_main else nullcontext():
+        if resuming and (done := ranks.from_main(finished(out, config.budget))):
+            if ranks.is_main:
+                Terminal().print(done)
+                write_report(out)
             return 0
+        if resuming:
+            session = resume(config, out, device, ranks, restart_epoch=restart_epoch)
+        else:
+            session = start(config, out, device, ranks)
+        if session.restart and ranks.is_main:
+            _note_restart(session, session.restart, out)
+        if not (out / checkpoint.NAME).exists():
+            # A log without a checkpoint then always means that one was lost, and a disk that is
+            # too small shows before the first step.
+            session.save(out)
         return _train(session, out, baseline)
 
 
+def _note_restart(session: Session, restart: Restart, out: Path) -> None:
+    """Keep that the run goes on with a whole epoch, so that the next --resume is an ordinary one.
+
+    Killed half-way, it is to be called with --restart-epoch again, which leaves out nothing more.
+    """
+    session.save(out)
+    partial = out / f"{CONFIG}.part"
+    partial.write_text(json.dumps(session.config.to_json(), indent=1))
+    partial.replace(out / CONFIG)
+    with Log(out) as log:
+        log.event("restart_epoch", step=session.step, **restart.to_json())
+    Terminal().print(str(restart))
+
+
 def _train(session: Session, out: Path, baseline: bool) -> int:
+    if not session.ranks.is_main:
+        return train(session, out)
     if not (out / PICTURES).exists():
         save_pictures(session, out)
     console = Terminal()
@@ -84,7 +142,7 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
     with progress_bar(session.config.budget, console) as bar:
         watchers = [bar] + [w for w in (tensorboard(out),) if w]
         stopped_by = train(session, out, watchers)
-    if baseline and not stopped_by:
+    if baseline and not stopped_by and session.ranks.world == 1:
         measure_baseline(session, out)
     console.print(f"report: {write_report(out)}")
     return stopped_by
@@ -169,14 +227,14 @@ def _recipe(algo: str, data: str | None, options: dict[str, Any], small: bool) -
 
 
 def _machine_options(
-    machine: Machine, device: torch.device, data: str | None, resuming: bool
+    machine: Machine, device: torch.device, data: str | None, resuming: bool, ranks: Ranks
 ) -> dict[str, Any]:
     """What may differ between the parts of a run: where it runs and where its data lies."""
     _, precision, threads = machine
     keep = resuming and precision == "auto"
     return {
         "precision": None if keep else pick_precision(precision, device),
-        "threads": threads or len(os.sched_getaffinity(0)),
+        "threads": threads or max(1, len(os.sched_getaffinity(0)) // ranks.local_world),
         # A run may be resumed from another folder.
         "data": None if data is None else absolute(data),
     }

@@ -107,6 +107,9 @@ def override(config: TrainConfig, options: dict[str, Any]) -> TrainConfig:
     return replace(config, **{k: v for k, v in options.items() if v is not None})
 
 
+_OR_RESTART = ", add --restart-epoch to change it where an epoch begins"
+
+
 def refuse_changes(config: TrainConfig, options: dict[str, Any]) -> None:
     """UserError when a given option (not None) differs from the run that is to be resumed."""
     for name, value in options.items():
@@ -114,5 +117,6 @@ def refuse_changes(config: TrainConfig, options: dict[str, Any]) -> None:
         if value is not None and value != stored:
             raise UserError(
                 f"The run was started with {name} {stored}, not {value}.",
-                "Leave the option out to resume, or start another run with another --out.",
+                f"Leave the option out to resume{_OR_RESTART if name == 'batch' else ''}, "
+                "or start another run with another --out.",
             )

@@ -105,6 +105,25 @@ class Log:
                 self.watchers.remove(watch)
 
 
+class SilentLog(Log):
+    """For a rank that writes none: losses stay on the device and are forgotten."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def step(self, line: dict[str, Any], loss: Tensor) -> None:
+        pass
+
+    def event(self, kind: str, **fields: Any) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+
 def _require_finite(lines: list[dict[str, Any]], losses: list[float]) -> None:
     for line, loss in zip(lines, losses, strict=True):
         if not math.isfinite(loss):

@@ -4,17 +4,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
+from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Batch
+from accelssl.train.distributed import Votes
 from accelssl.train.evaluate.features import encoder_features
 from accelssl.train.evaluate.run import evaluation_options, neighbours_of
 from accelssl.train.interrupt import interruption
-from accelssl.train.log import Log, Watcher
-from accelssl.train.optim import learning_rate, set_learning_rate
+from accelssl.train.loader_guard import LoaderGuard
+from accelssl.train.log import Log, SilentLog, Watcher
+from accelssl.train.optim import learning_rate
 from accelssl.train.schedule import Stage
 from accelssl.train.session import Session
+from accelssl.train.step import Step
 
 CHECKPOINT_S = 300.0
 
@@ -22,35 +23,45 @@ CHECKPOINT_S = 300.0
 def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
     """Train until the budget is spent, or a signal asks to stop.
 
-    Writes RUN/log.jsonl and RUN/checkpoint.pt (every five minutes and at the end). Returns the
-    number of the signal that stopped it, 0 for none.
+    Rank 0 writes RUN/log.jsonl and RUN/checkpoint.pt (every five minutes and at the end). All ranks
+    stop after the same step and return the signal that stopped them, 0 for none.
     """
-    config, budget = session.config, session.budget
-    evaluated = _milestone(session)
-    with Log(run, list(watchers)) as log, interruption() as interrupted:
+    config, budget, ranks = session.config, session.budget, session.ranks
+    evaluated, stopped_by = _milestone(session), 0
+    votes = Votes(ranks)
+    step, guard = step_of(session), LoaderGuard(config.batch)
+    log = Log(run, list(watchers)) if ranks.is_main else SilentLog(run)
+    with log, interruption() as interrupted:
         log.start_clock(session.elapsed_s, session.images, budget.spent)
         if session.step:
             log.event("resume", step=session.step, spent=budget.spent)
         tick = saved_at = time.perf_counter()
-        while not budget.is_spent and not interrupted:
+        while not budget.is_spent and not (stopped_by := votes.cast(interrupted.signal)):
             stage = config.schedule.at(budget.progress)
             rate = learning_rate(budget.progress, config.peak_lr, config.warmup)
-            batch = session.loader.next((stage.compression, stage.compression))
-            loss = step(session, batch, rate)
-
             budget.charge(config.batch, config.sample_cost(stage))
+            then = None if budget.is_spent else config.schedule.at(budget.progress)
+            with guard.waiting():
+                batch = session.loader.next(both(stage), then and both(then))
+            loss = step(batch, rate)
+
             session.step += 1
             session.images += config.batch
             tick = _advance(session, tick)
             log.step(_line(session, stage, batch, rate), loss)
+            if session.loader.works_ahead and (finding := guard.finding(stage)):
+                log.event("loader_limits", **finding)
             if (milestone := _milestone(session)) > evaluated:
                 evaluated = milestone
-                evaluate(session, log)
+                if ranks.is_main:
+                    evaluate(session, log)
+                ranks.wait()
                 tick = time.perf_counter()
             if time.perf_counter() - saved_at > CHECKPOINT_S:
                 log.flush()
                 session.save(run)
                 saved_at = time.perf_counter()
+        votes.close()
         log.flush()
         session.save(run)
         log.event(
@@ -60,19 +71,19 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
             elapsed_s=session.elapsed_s,
             reason="budget" if budget.is_spent else "interrupted",
         )
-        return 0 if budget.is_spent else interrupted.signal
+        return stopped_by
 
 
-def step(session: Session, batch: Batch, rate: float) -> Tensor:
-    """Forward, backward, AdamW at learning rate `rate`. The loss stays on the device."""
-    set_learning_rate(session.optimizer, rate)
-    bf16 = session.config.precision == "bf16"
-    with torch.autocast(session.device.type, torch.bfloat16, enabled=bf16):
-        loss: Tensor = session.objective(*batch.views)
-    session.optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
-    session.optimizer.step()
-    return loss
+def step_of(session: Session) -> Step:
+    """The step of a run: what changes its weights."""
+    return Step(
+        session.objective, session.optimizer, session.config.precision, replica=session.replica
+    )
+
+
+def both(stage: Stage) -> tuple[Compression, Compression]:
+    """What SimCLR does to its two views in a stage."""
+    return stage.compression, stage.compression
 
 
 def evaluate(session: Session, log: Log) -> None:

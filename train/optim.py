@@ -23,9 +23,24 @@ def adamw(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=0.0, fused=next(module.parameters()).is_cuda)
+    device = next(module.parameters()).device
+    if device.type != "cuda":
+        return torch.optim.AdamW(groups, lr=0.0)
+    # A tensor, since a captured graph of the step cannot take another number.
+    rate = torch.zeros((), device=device)
+    optimizer = torch.optim.AdamW(groups, lr=rate, fused=True, capturable=True)
+
+    def share_rate(optimizer: torch.optim.Optimizer) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+    optimizer.register_load_state_dict_post_hook(share_rate)
+    return optimizer
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

@@ -1,10 +1,11 @@
 """A run in memory: what a step needs, from the start or from a checkpoint."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from accelssl.errors import UserError
 from accelssl.model.simclr import SimCLR
@@ -16,30 +17,50 @@ from accelssl.train import checkpoint
 from accelssl.train.budget import Budget
 from accelssl.train.checkpoint import Checkpoint
 from accelssl.train.config import TrainConfig
+from accelssl.train.distributed import ALONE, Ranks, replicate
 from accelssl.train.environment import environment
 from accelssl.train.objective import build
 from accelssl.train.optim import adamw
+from accelssl.train.resuming import (
+    Restart,
+    changed_stream,
+    fixed_of,
+    load_weights,
+    refuse_a_lost_checkpoint,
+    refuse_another_network,
+    refuse_another_stream,
+    stream_of,
+)
 
 CONFIG = "config.json"
 
 
 @dataclass
 class Session:
-    """Everything that changes during a run, and the shard set it reads."""
+    """Everything that changes during a run, and the shard set it reads.
+
+    replica is what a step runs: the objective, on several ranks in the wrapper that averages their
+    gradients. All else belongs to the objective itself.
+    """
 
     config: TrainConfig
     device: torch.device
     shards: ShardSet
     loader: Loader
     objective: SimCLR
+    replica: nn.Module
     optimizer: torch.optim.AdamW
     budget: Budget
     step: int = 0
     images: int = 0
     elapsed_s: float = 0.0
+    restart: Restart | None = None
+    ranks: Ranks = ALONE
 
     def save(self, run: Path) -> None:
-        """Write a checkpoint of this moment."""
+        """Write a checkpoint of this moment, on rank 0: the others hold the same."""
+        if not self.ranks.is_main:
+            return
         checkpoint.save(
             run,
             Checkpoint(
@@ -51,13 +72,19 @@ class Session:
                 self.shards.digest,
                 self.objective.state_dict(),
                 self.optimizer.state_dict(),
+                fixed_of(self.config),
+                stream_of(self.config, self.loader.options),
             ),
         )
 
 
-def loader_options(config: TrainConfig, device: torch.device) -> LoaderOptions:
+def loader_options(
+    config: TrainConfig, device: torch.device, ranks: Ranks = ALONE
+) -> LoaderOptions:
+    """What this rank reads. UserError when the batch does not divide among the ranks."""
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
-    return LoaderOptions(config.batch, config.seed, device, dtype, threads=config.threads)
+    share = ranks.share(config.batch)
+    return LoaderOptions(share, config.seed, device, dtype, ranks.rank, ranks.world, config.threads)
 
 
 def run_views(config: TrainConfig) -> tuple[views.View, ...]:
@@ -65,14 +92,16 @@ def run_views(config: TrainConfig) -> tuple[views.View, ...]:
     return views.simclr(config.size, (config.min_area, 1.0))
 
 
-def start(config: TrainConfig, run: Path, device: torch.device) -> Session:
-    """A new run in folder `run`, which must not hold one. Writes its configuration there."""
+def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = ALONE) -> Session:
+    """A new run in folder `run`, which must not hold one. Rank 0 writes its configuration there."""
+    if not ranks.is_main:
+        return _session(config, device, Position(), ranks)
     if run.exists() and (not run.is_dir() or {file.name for file in run.iterdir()} - {"lock"}):
         raise UserError(
             f"{run} already holds a run or other files.",
             "Continue it with --resume, or name another folder with --out.",
         )
-    session = _session(config, device, Position())
+    session = _session(config, device, Position(), ranks)
     try:
         run.mkdir(parents=True, exist_ok=True)
         (run / CONFIG).write_text(json.dumps(config.to_json(), indent=1))
@@ -82,25 +111,41 @@ def start(config: TrainConfig, run: Path, device: torch.device) -> Session:
     return session
 
 
-def resume(config: TrainConfig, run: Path, device: torch.device) -> Session:
-    """The run in folder `run` as its last checkpoint left it, or its start if it has none yet."""
+def resume(
+    config: TrainConfig,
+    run: Path,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    *,
+    restart_epoch: bool = False,
+) -> Session:
+    """The run in folder `run` as its last checkpoint left it, or its start if it has none yet.
+
+    With restart_epoch it goes on with the next whole epoch, and its data may be other than before:
+    see Session.restart. UserError where it could not go on as it was, or its checkpoint was lost.
+    """
     if not (run / checkpoint.NAME).exists() and (run / CONFIG).exists():
-        return _session(config, device, Position())
+        refuse_a_lost_checkpoint(run)
+        return _session(config, device, Position(), ranks)
     state = checkpoint.load(run)
-    session = _session(config, device, state.position)
-    if session.shards.digest != state.digest:
-        raise UserError(
-            f"{session.shards.location} is not the shard set the run was trained on.",
-            "Name the same set with --data; the run folder's config.json says which it was.",
-        )
-    session.objective.load_state_dict(state.objective)
-    session.optimizer.load_state_dict(state.optimizer)
+    refuse_another_network(run, state, config)
+    restart = Restart(state.position) if restart_epoch else None
+    session = _session(config, device, restart.start if restart else state.position, ranks)
+    stream = stream_of(config, session.loader.options)
+    changes = changed_stream(state, stream, session.shards.digest)
+    if restart:
+        session.restart = replace(restart, changes=changes)
+    else:
+        refuse_another_stream(changes, session.shards.location)
+    load_weights(run, state, session.objective, session.optimizer)
     session.step, session.images = state.step, state.images
     session.elapsed_s, session.budget.spent = state.elapsed_s, state.spent
     return session
 
 
-def _session(config: TrainConfig, device: torch.device, position: Position) -> Session:
+def _session(
+    config: TrainConfig, device: torch.device, position: Position, ranks: Ranks
+) -> Session:
     shards = open_shards(config.data)
     if config.eval_every and "val" not in shards.splits:
         raise UserError(
@@ -108,7 +153,11 @@ def _session(config: TrainConfig, device: torch.device, position: Position) -> S
             "Leave --eval-every out, or write a set with a val folder.",
         )
     split = shards.split("train")
-    loader = Loader(split, run_views(config), loader_options(config, device), position)
+    loader = Loader(split, run_views(config), loader_options(config, device, ranks), position)
     objective = build(config).to(device)
+    replica = replicate(objective, device)
     optimizer = adamw(objective, config.weight_decay)
-    return Session(config, device, shards, loader, objective, optimizer, Budget(config.budget))
+    budget = Budget(config.budget)
+    return Session(
+        config, device, shards, loader, objective, replica, optimizer, budget, ranks=ranks
+    )

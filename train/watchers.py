@@ -55,8 +55,18 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
                     f"nn1 {line['nn1']:.1f}%  knn20 {line['knn20']:.1f}%  "
                     f"at {line['progress']:.0%} of the budget"
                 )
+            elif line["kind"] == "loader_limits":
+                console.print(_loader_limits(line))
 
         yield watch
+
+
+def _loader_limits(line: dict[str, Any]) -> str:
+    return (
+        f"p{line['p']} d{line['drop']:g}: {line['waited']:.0%} of the time the steps wait for the "
+        f"loader, which gives {line['images_per_s']:,.0f} images/s. More --threads, faster storage "
+        "or smaller pictures (shard-imagenet --short-side) help; a larger model would use them up."
+    )
 
 
 def _plain(line: dict[str, Any], shown: dict[str, str], total: float) -> str:

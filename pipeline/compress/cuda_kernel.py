@@ -60,11 +60,11 @@ def augment_patchify(
         pointers = (_POINTER,) * 3
         arguments: tuple[int, ...] = (crops, params, sums, side)
         shape = (n * PARTS, GRAY_THREADS, 0)
-        _launch(kernels.sum_gray, shape, stream, arguments, (*pointers, _INT))
+        launch(kernels.sum_gray, shape, stream, arguments, (*pointers, _INT))
         arguments = (crops, params, keep_idx, sums, out, kept, side)
         types = (*pointers, _POINTER, _POINTER, _INT, _INT)
         shape = (blocks, threads(p), shared_bytes(p))
-        _launch(kernels.augment_patchify, shape, stream, arguments, types)
+        launch(kernels.augment_patchify, shape, stream, arguments, types)
     return tokens
 
 
@@ -73,17 +73,24 @@ def load(device: int, p: int, dtype: torch.dtype) -> _Kernels:
     """The kernels on a device: compiled, or from the disk cache, and loaded."""
     major, minor = torch.cuda.get_device_capability(device)
     code = machine_code(p, str(dtype).removeprefix("torch."), f"sm_{major}{minor}")
+    names = ("sum_gray", "augment_patchify")
+    return _Kernels(*functions(device, code, names, shared_bytes(p)))
+
+
+def functions(device: int, code: bytes, names: tuple[str, ...], shared: int) -> list[Any]:
+    """Loads code on a device: the module, which keeps it loaded, and its functions of these names.
+
+    shared: bytes of shared memory that a launch of the last of them may ask for. Raises
+    CompilationFailed.
+    """
     driver = _driver()
     with torch.cuda.device(device):
         torch.empty(1, device=f"cuda:{device}")  # the device's context must be the current one
-        module = _checked(driver.cuModuleLoadData(code))
-        functions = [
-            _checked(driver.cuModuleGetFunction(module, name))
-            for name in (b"sum_gray", b"augment_patchify")
-        ]
+        module = checked(driver.cuModuleLoadData(code))
+        loaded = [checked(driver.cuModuleGetFunction(module, name.encode())) for name in names]
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        _checked(driver.cuFuncSetAttribute(functions[1], attribute, shared_bytes(p)))
-    return _Kernels(module, *functions)
+        checked(driver.cuFuncSetAttribute(loaded[-1], attribute, shared))
+    return [module, *loaded]
 
 
 def _aligned(crops_NHWC: Tensor) -> Tensor:
@@ -92,15 +99,16 @@ def _aligned(crops_NHWC: Tensor) -> Tensor:
     return crops_NHWC.clone() if crops_NHWC.data_ptr() % 16 else crops_NHWC
 
 
-def _launch(
+def launch(
     kernel: Any,
     shape: tuple[int, int, int],
     stream: int,
     arguments: tuple[int, ...],
     types: tuple[Any, ...],
 ) -> None:
+    """Launches a kernel. shape: blocks, threads of each, bytes of shared memory of each."""
     blocks, threads, shared = shape
-    _checked(
+    checked(
         _driver().cuLaunchKernel(
             kernel, blocks, 1, 1, threads, 1, 1, shared, stream, (arguments, types), 0
         )
@@ -116,7 +124,8 @@ def _driver() -> Any:
     return driver
 
 
-def _checked(result: tuple[Any, ...]) -> Any:
+def checked(result: tuple[Any, ...]) -> Any:
+    """What a call of the driver gives besides its error, which is raised as CompilationFailed."""
     error, *values = result
     if int(error):
         raise CompilationFailed(f"the CUDA driver: {error.name}")

@@ -7,6 +7,7 @@ architecture can be made anywhere.
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
@@ -76,20 +77,30 @@ def machine_code(p: int, output: str, architecture: str) -> bytes:
     From the disk cache if it is there. Any number of processes may ask at once. Raises
     CompilationFailed.
     """
+    texts = {name: source("accelssl.pipeline.compress", name) for name in _SOURCES}
+    texts["constants.cuh"] = constants(p)
+    return code(texts, lambda known: options(p, output, known), architecture)
+
+
+def code(
+    sources: dict[str, str], options: Callable[[str], tuple[str, ...]], architecture: str
+) -> bytes:
+    """As machine_code, for any sources: the first is compiled, it may include the others by name.
+
+    `options` gives the compiler's options for the architecture that NVRTC knows.
+    """
     nvrtc = _library()
-    architecture = _known(nvrtc, architecture)
-    sources = {name: _source(name) for name in _SOURCES} | {"constants.cuh": constants(p)}
-    flags = options(p, output, architecture)
+    flags = options(_known(nvrtc, architecture))
     key = hashlib.sha256(repr((sorted(sources.items()), flags, _version(nvrtc))).encode())
     # A folder that is not there or cannot be written costs a second at each start.
     with suppress(OSError, RuntimeError):
         kept = (_cache_folder() / key.hexdigest()).read_bytes()
         if hashlib.sha256(kept[_DIGEST_BYTES:]).digest() == kept[:_DIGEST_BYTES]:
             return kept[_DIGEST_BYTES:]
-    code = _compiled(nvrtc, sources, flags)
+    made = _compiled(nvrtc, sources, flags)
     with suppress(OSError, RuntimeError):
-        _write(_cache_folder() / key.hexdigest(), hashlib.sha256(code).digest() + code)
-    return code
+        _write(_cache_folder() / key.hexdigest(), hashlib.sha256(made).digest() + made)
+    return made
 
 
 def options(p: int, output: str, architecture: str) -> tuple[str, ...]:
@@ -159,8 +170,9 @@ def _literal(value: float) -> str:
     return f"{float(np.float32(value))!r}f"
 
 
-def _source(name: str) -> str:
-    return (files("accelssl.pipeline.compress") / name).read_text()
+def source(package: str, name: str) -> str:
+    """The text of a source file that lies in a package of ours."""
+    return (files(package) / name).read_text()
 
 
 @cache
@@ -190,7 +202,7 @@ def _known(nvrtc: Any, architecture: str) -> str:
 
 
 def _compiled(nvrtc: Any, sources: dict[str, str], options: tuple[str, ...]) -> bytes:
-    main = _SOURCES[0]
+    main, *_ = sources
     headers = {name: text for name, text in sources.items() if name != main}
     error, program = nvrtc.nvrtcCreateProgram(
         sources[main].encode(),

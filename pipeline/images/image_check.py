@@ -14,12 +14,11 @@ from accelssl.pipeline.images.coded_data import codes_its_picture
 from accelssl.pipeline.images.exif_orientation import exif_orientation, upright
 from accelssl.pipeline.images.image_header import UnusableImage, kept_data_ends, opened_image
 from accelssl.pipeline.images.jpeg_header import NotPlain
+from accelssl.pipeline.images.smaller import SMALLER_QUALITY, make_smaller, why_smaller
 
 __all__ = ["JPEG_QUALITY", "CheckedImage", "UnusableImage", "check_image"]
 
 JPEG_QUALITY = 100
-# For pictures made smaller, which is about bytes: at 100, many would grow.
-SMALLER_QUALITY = 95
 
 _GRAY_MODES = ("1", "L", "LA", "La")
 _SIXTEEN_BIT_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
@@ -33,7 +32,9 @@ class CheckedImage:
     transcoded_because: str | None
 
 
-def check_image(data: bytes, max_side: int | None = None) -> CheckedImage:
+def check_image(
+    data: bytes, max_side: int | None = None, short_side: int | None = None
+) -> CheckedImage:
     """The JPEG to store for an image file's bytes.
 
     Plain upright JPEGs (see `kept_data_ends`) whose data codes exactly their picture keep their
@@ -44,25 +45,25 @@ def check_image(data: bytes, max_side: int | None = None) -> CheckedImage:
     99% of its values (photographs: 99.8%) and by at most 4 in any, as YCbCr is rounded to 8 bits
     too; gray by at most 2.
 
-    With `max_side`, at least 1 pixel, a picture whose longer side exceeds it is made that long with
-    a Lanczos filter, to the shape of Pillow's thumbnail, and then encoded with quality 95.
+    A picture whose longer side exceeds `max_side` pixels, or whose shorter side `short_side` (each
+    at least 1), is shrunk until it keeps both, with a Lanczos filter, to the shape of Pillow's
+    thumbnail, and encoded with quality 95. Any other is judged as if there were no limits.
 
     Raises UnusableImage for what does not decode to the end, and, before anything is decoded, for
     what `opened_image` refuses: more than MAX_PIXELS pixels, and more.
     """
     with opened_image(data) as image:
-        is_long = max_side is not None and max(image.size) > max_side
-        reason = f"longer side over {max_side}" if is_long else _why_transcode(data, image)
+        too_large = why_smaller(image.size, max_side, short_side)
+        reason = too_large or _why_transcode(data, image)
         if reason is None:
             return CheckedImage(data, None)
         image.load()
         pixels = upright(_gray_or_rgb(image), exif_orientation(image))
-        if is_long and max_side is not None:
-            # Without the gap, which lets a box filter do most of the shrinking.
-            pixels.thumbnail((max_side, max_side), Image.Resampling.LANCZOS, reducing_gap=None)
+        if too_large:
+            make_smaller(pixels, max_side, short_side)
         pixels.info.clear()  # Pillow would store a comment
         buffer = io.BytesIO()
-        quality = SMALLER_QUALITY if is_long else JPEG_QUALITY
+        quality = SMALLER_QUALITY if too_large else JPEG_QUALITY
         pixels.save(buffer, "JPEG", quality=quality, subsampling=0)
         return CheckedImage(buffer.getvalue(), reason)
 

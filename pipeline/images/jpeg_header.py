@@ -31,7 +31,7 @@ class NotPlain(ValueError):
     """Not every decoder reads this JPEG alike; the text says what is unusual, in a few words."""
 
 
-def jpeg_size(data: bytes) -> tuple[int, int]:
+def jpeg_size(data: bytes | memoryview) -> tuple[int, int]:
     """(height, width) in pixels as stored, before any EXIF rotation. ValueError if not found."""
     for marker, body, _ in segments(data, len(SOI)):
         if marker in FRAMES:
@@ -44,12 +44,12 @@ def jpeg_size(data: bytes) -> tuple[int, int]:
     raise ValueError("no JPEG frame header with a size")
 
 
-def segments(data: bytes, at: int) -> Iterator[tuple[int, bytes, int]]:
+def segments(data: bytes | memoryview, at: int) -> Iterator[tuple[int, bytes, int]]:
     """(marker, body, where it ends) of each segment from `at` up to the next scan's header.
 
     NotPlain where they end early.
     """
-    if not data.startswith(SOI):
+    if data[: len(SOI)] != SOI:
         raise NotPlain("not a JPEG")
     marker = 0
     while marker != Marker.SOS:
@@ -61,5 +61,5 @@ def segments(data: bytes, at: int) -> Iterator[tuple[int, bytes, int]]:
             continue
         if marker < 0xC0 or 0xD0 <= marker <= 0xD9 or length < 2 or at + 2 + length > len(data):
             raise NotPlain(STRAY)
-        yield marker, data[at + 4 : at + 2 + length], at + 2 + length
+        yield marker, bytes(data[at + 4 : at + 2 + length]), at + 2 + length
         at += 2 + length

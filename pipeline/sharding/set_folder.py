@@ -15,6 +15,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline.folder_lock import exclusive_folder
 from accelssl.pipeline.manifest import MANIFEST_NAME, UNFINISHED_NAME, Manifest, ShardEntry
 from accelssl.pipeline.sharding.journal import Journal, Options, Record, fingerprint, read_journal
+from accelssl.pipeline.sharding.option_ranges import Spelling
 from accelssl.pipeline.sharding.shard_writer import Quarantined, WrittenShard
 from accelssl.pipeline.storage.folder import PART, Folder
 from accelssl.pipeline.storage.storage import Location, Storage, open_storage
@@ -43,14 +44,14 @@ class SetFolder:
         self._found = storage.names() if storage.exists() else []
         self._refuse_what_is_not_ours(self._found)
 
-    def done_before(self, options: Options) -> list[Record]:
+    def done_before(self, options: Options, spelled: Spelling = str) -> list[Record]:
         """What an earlier call of the same job has done. Changes nothing in the place.
 
-        Raises UserError where that call had other options.
+        Raises UserError where that call had other options; `spelled` gives their names in it.
         """
         if UNFINISHED_NAME in self._found:
             self._journal = read_journal(self.storage)
-            self._refuse_other_options(options)
+            self._refuse_other_options(options, spelled)
         self._journal = Journal(options, self._still_there(self._journal.records))
         return self._journal.records
 
@@ -136,10 +137,10 @@ class SetFolder:
                 "Choose an empty folder.",
             )
 
-    def _refuse_other_options(self, options: Options) -> None:
+    def _refuse_other_options(self, options: Options, spelled: Spelling) -> None:
         earlier = self._journal.options
         changed = [
-            f"{key} {earlier.get(key, 'not set')}, now {options.get(key, 'not set')}"
+            f"{spelled(key)} {earlier.get(key, 'not set')}, now {options.get(key, 'not set')}"
             for key in sorted(earlier.keys() | options.keys())
             if earlier.get(key) != options.get(key)
         ]

@@ -37,7 +37,9 @@ class ShardPlan:
     first_key: int
     images: tuple[SourceImage, ...]
     max_side: int | None = None
-    """Longer pictures are made smaller; in pixels."""
+    """Pictures with a longer side of more pixels are made smaller."""
+    short_side: int | None = None
+    """Pictures with a shorter side of more pixels are made smaller."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def write_shard(plan: ShardPlan, on_image: Callable[[], None]) -> WrittenShard:
         warnings.simplefilter("ignore")
         tar = _TarWriter(file)
         for key_number, image in enumerate(plan.images, plan.first_key):
-            checked = _checked(image, plan.max_side)
+            checked = _checked(image, plan)
             if isinstance(checked, Quarantined):
                 quarantined.append(checked)
             else:
@@ -105,9 +107,9 @@ def write_shard(plan: ShardPlan, on_image: Callable[[], None]) -> WrittenShard:
     )
 
 
-def _checked(image: SourceImage, max_side: int | None) -> CheckedImage | Quarantined:
+def _checked(image: SourceImage, plan: ShardPlan) -> CheckedImage | Quarantined:
     try:
-        return check_image(image.read(), max_side)
+        return check_image(image.read(), plan.max_side, plan.short_side)
     except UnusableImage as error:
         return Quarantined(image.wnid, image.name, str(error))
     except OSError as error:

@@ -4,12 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from accelssl.pipeline.counted import counted, printable
+from accelssl.pipeline.images.smaller import is_made_smaller
 from accelssl.pipeline.manifest import SplitEntry
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What became of a split's images. `transcoded` counts written ones, by reason."""
+    """What became of a split's images.
+
+    `transcoded` counts the written ones that are not the source's bytes, by reason.
+    """
 
     written: int
     quarantined: int
@@ -23,6 +27,18 @@ class SplitReport:
         return cls(
             entry.written, entry.quarantined, entry.transcoded, len(entry.shards), size_bytes
         )
+
+    @property
+    def shrunk(self) -> int:
+        """How many of the transcoded images were made smaller."""
+        return sum(n for why, n in self.transcoded.items() if is_made_smaller(why))
+
+    def changes(self) -> list[str]:
+        """What was done to written images, a line for each reason."""
+        return [
+            f"{n} {'shrunk' if is_made_smaller(why) else 'transcoded'}: {why}"
+            for why, n in sorted(self.transcoded.items())
+        ]
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,7 @@ class ShardingReport:
                 f"{name}: {counted(split.written, 'image')} in {counted(split.shards, 'shard')} "
                 f"({split.size_bytes / 1e6:,.1f} MB), {split.quarantined} quarantined"
             )
-            lines += [f"  {n} transcoded: {why}" for why, n in sorted(split.transcoded.items())]
+            lines += [f"  {change}" for change in split.changes()]
         if any(split.quarantined for split in self.splits.values()):
             lines.append(f"what did not decode, and why: {self.quarantine}")
         if self.ignored:

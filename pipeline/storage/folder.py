@@ -49,6 +49,9 @@ class Folder:
                 return file.read()
         return os.pread(self._descriptor(name), size_bytes, offset)
 
+    def read_into(self, name: str, offset: int, memory: memoryview) -> int:
+        return os.preadv(self._descriptor(name), [memory], offset)
+
     def write(self, name: str, data: bytes) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         part = self.root / (name + PART)

@@ -104,6 +104,11 @@ class S3Prefix:
                         raise
                     time.sleep(random.uniform(0, pause_s))
 
+    def read_into(self, name: str, offset: int, memory: memoryview) -> int:
+        data = self.read(name, offset, len(memory))
+        memory[: len(data)] = data
+        return len(data)
+
     def write(self, name: str, data: bytes) -> None:
         with os_errors(self.path_of(name), self._bucket):
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=data)

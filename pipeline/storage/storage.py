@@ -38,6 +38,9 @@ class Storage(Protocol):
     def read(self, name: str, offset: int = 0, size_bytes: int | None = None) -> bytes:
         """A file's bytes from offset; fewer than asked for only where the file ends."""
 
+    def read_into(self, name: str, offset: int, memory: memoryview) -> int:
+        """Fill `memory` with a file's bytes from offset; how many those are, as for `read`."""
+
     def write(self, name: str, data: bytes) -> None:
         """Make or replace a file: at any moment there is the old one or the new one, in full.
 

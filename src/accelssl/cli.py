@@ -70,8 +70,9 @@ def _refuse(what: str, remedy: str) -> NoReturn:
 
 def _set_defaults_of_the_environment() -> None:
     """What must be set before torch is loaded; the user's own settings win."""
-    # With the default of 8 hardware queues, decoding and training streams wait for each other.
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    from accelssl.pipeline.hardware_queues import set_hardware_queues
+
+    set_hardware_queues()
     # Threads that spin while they wait take the cores from decoding, and on a machine that does
     # something else besides they slow training on the CPU twenty times and more.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -118,6 +119,13 @@ def train(
     threads: Annotated[int, typer.Option(help="Decoding threads; 0: all cores.")] = 0,
     device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    restart_epoch: Annotated[
+        bool,
+        typer.Option(
+            "--restart-epoch",
+            help="With --resume: go on with the next whole epoch, on other ranks or data, too.",
+        ),
+    ] = False,
     baseline: Annotated[
         bool, typer.Option(help="Time uncompressed steps at the end, for the speed-up.")
     ] = True,
@@ -149,6 +157,7 @@ def train(
         machine=(device, precision, threads),
         resume=resume,
         baseline=baseline,
+        restart_epoch=restart_epoch,
     )
     if stopped_by:
         _stop(f"Stopped; continue with: accelssl train --out {out} --resume", 128 + stopped_by)

@@ -1,7 +1,7 @@
 """The commands about this machine: how fast it is, and how true. Heavy imports wait."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,32 +16,93 @@ Implementation = Annotated[str, typer.Option(help="cuda, triton, torch or auto: 
 def add_to(app: typer.Typer) -> None:
     """Make them commands of the application."""
     example = "Example: accelssl "
-    app.command("bench-throughput", epilog=example + "bench-throughput --only kernel")(
+    app.command("bench-throughput", epilog=example + "bench-throughput --shards shards")(
         bench_throughput
     )
-    app.command("doctor", epilog=example + "doctor --augmentations")(doctor)
+    app.command("doctor", epilog=example + "doctor --data shards")(doctor)
 
 
 def bench_throughput(
-    only: Annotated[str, typer.Option(help="What to measure: kernel, the fused op.")] = "kernel",
+    only: Annotated[
+        str | None,
+        typer.Option(help="decoder, loader, step, live, or kernel: the fused op [all but it]."),
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Names in timm, with commas between them [ViT-B, ViT-S].")
+    ] = None,
+    compressions: Annotated[
+        str | None, typer.Option(help="P:DROP, with commas: 16:0,30:0.5 [six of them].")
+    ] = None,
+    shards: Annotated[
+        str | None, typer.Option(help="Shard set to read [one of bundled photographs, made anew].")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Pairs a step [512; 16 on a CPU].")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads that decode [a core each].")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps a window, at least.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU.")] = "auto",
     implementation: Annotated[
-        str | None, typer.Option(help="cuda, triton or torch [both of a GPU].")
+        str | None, typer.Option(help="Of the kernel: cuda, triton or torch [both of a GPU].")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for a page in Markdown and the figures in JSON.")
+        Path | None, typer.Option(help="Folder for a page in Markdown, a plot, figures in JSON.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases, no torch.compile.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure this machine: the fused op against the copy bandwidth and against other ways."""
+    """Measure this machine: decoder, loader and step alone, and training live, as images a second.
+
+    Beside them torchvision's loader and the peak of matrix products, in the same run. With --only
+    kernel the fused op against the copy bandwidth and against other ways.
+    """
+    chosen = {
+        "models": models,
+        "compressions": compressions,
+        "shards": shards,
+        "batch": batch,
+        "threads": threads,
+        "steps": steps,
+    }
+    if only == "kernel":
+        _refuse_given(chosen, "does not go with --only kernel")
+        _bench_kernel(device, implementation, out, quick, as_json)
+        return
+    _refuse_given({"implementation": implementation}, "goes with --only kernel alone")
+    from rich.console import Console
+
+    from accelssl.benchmarks.throughput import bench_throughput, folder_for, write_json, write_page
+    from accelssl.benchmarks.throughput_plan import plan_of
+    from accelssl.train.command import pick_device
+
+    place = pick_device(device)
+    plan = plan_of(place, quick, only, models, compressions, batch, threads, steps)
+    folder = None if out is None else folder_for(out)
+    with Console(stderr=True).status("starting") as status:
+        bench = bench_throughput(
+            place,
+            plan,
+            shards=shards,
+            progress=status.update,
+            on_row=lambda so_far: None if folder is None else write_json(so_far, folder),
+        )
+    print(bench.to_json() if as_json else bench)
+    if folder is not None:
+        print(write_page(bench, folder))
+
+
+def _refuse_given(options: dict[str, Any], why: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise UserError(f"--{name} {value} {why}.", "Leave one of the two out.")
+
+
+def _bench_kernel(
+    device: str, implementation: str | None, out: Path | None, quick: bool, as_json: bool
+) -> None:
     from rich.console import Console
 
     from accelssl.benchmarks.kernel import bench_kernel, write_page
     from accelssl.train.command import pick_device
 
-    if only != "kernel":
-        raise UserError(f"--only {only} is not something to measure.", "Use --only kernel.")
     implementations = None if implementation is None else (_known(implementation),)
     with Console(stderr=True).status("starting") as status:
         bench = bench_kernel(
@@ -61,22 +122,56 @@ def doctor(
     ] = False,
     implementation: Implementation = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU.")] = "auto",
+    data: Annotated[
+        str | None, typer.Option(help="Shard set whose disk to measure [a temporary file's].")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look this machine over: which implementation of the op it runs, and how true that is."""
-    from accelssl.pipeline.compress import op
+    """Look this machine over, in a minute: what is here, is it right, is it fast.
+
+    Each line is ok, slow, broken or absent, with what to do; exit code 1 if anything is broken.
+    """
+    known = _known(implementation)
+    if augmentations:
+        print(_deviations(known, device))
+        return
+    import tempfile
+
+    from rich.console import Console
+
+    from accelssl.benchmarks.doctor import chart
+    from accelssl.benchmarks.doctor.examination import examine
+    from accelssl.benchmarks.doctor.finding import Context, device_to_look_at
+
+    # Not train's pick_device: its imports need the packages that are looked for here.
+    chosen = device_to_look_at(device)
+    _refuse_without_gpu(known, chosen.type)
+    with (
+        tempfile.TemporaryDirectory(prefix="accelssl-doctor-") as scratch,
+        Console(stderr=True).status("starting") as status,
+    ):
+        context = Context(chosen, Path(scratch), data, known, device)
+        examination = examine(context, status.update)
+    if as_json:
+        print(chart.to_json(examination))
+    else:
+        chart.show(examination)
+    if examination.is_broken:
+        raise typer.Exit(1)
+
+
+def _deviations(known: "Known", device: str) -> str:
+    from accelssl.pipeline.compress.deviations import augmentation_deviations
     from accelssl.train.command import pick_device
 
     chosen = pick_device(device)
-    known = _known(implementation)
-    if known in ("cuda", "triton") and chosen.type != "cuda":
-        raise UserError(f"--implementation {known} does not run on {chosen}.", "It needs a GPU.")
-    if augmentations:
-        from accelssl.pipeline.compress.deviations import augmentation_deviations
+    _refuse_without_gpu(known, chosen.type)
+    return str(augmentation_deviations(known, str(chosen)))
 
-        print(augmentation_deviations(known, str(chosen)))
-    else:
-        name = op.runs_on(chosen) if known == "auto" else known
-        print(f"the fused op on {chosen}: {name}")
+
+def _refuse_without_gpu(known: "Known", device: str) -> None:
+    if known in ("cuda", "triton") and device != "cuda":
+        raise UserError(f"--implementation {known} does not run on {device}.", "It needs a GPU.")
 
 
 def _known(implementation: str) -> "Known":

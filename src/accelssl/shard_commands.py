@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _LINE_EVERY_S = 30
+_SAMPLES = "samples_per_shard"
+# Of the names in messages, those that are options here: a manifest knows more.
+_OPTIONS = (
+    *(_SAMPLES, "limit_per_class", "max_side", "short_side"),
+    *("seed", "subset", "workers", "sample"),
+)
 Workers = Annotated[int, typer.Option(help="Processes at work; 0: one for each core.")]
 
 
@@ -51,6 +57,13 @@ def shard_imagenet(
     max_side: Annotated[
         int | None, typer.Option(help="Make pictures smaller whose longer side has more pixels.")
     ] = None,
+    short_side: Annotated[
+        int | None,
+        typer.Option(
+            help="Make pictures smaller whose shorter side has more pixels, as 256 [off]: less to "
+            "store and decode; what it does to accuracy is not measured yet."
+        ),
+    ] = None,
     samples_per_shard: Annotated[
         int | None, typer.Option(help="Images in a shard [at most 256 shards a split].")
     ] = None,
@@ -63,9 +76,11 @@ def shard_imagenet(
     or killed, the same command goes on where it was.
     """
     from accelssl.pipeline.imagenet import shard_images
+    from accelssl.pipeline.sharding.option_ranges import refuse_out_of_range
     from accelssl.pipeline.sources.open_source import open_source
     from accelssl.pipeline.sources.selection import Selection
 
+    refuse_out_of_range(_as_option, limit_per_class=(limit_per_class, 1), workers=(workers, 0))
     names = None if classes is None else _names(classes)
     selection = Selection(subset, names, limit_per_class)
     with _told_how_to_go_on(), _bar("images") as show:
@@ -81,8 +96,10 @@ def shard_imagenet(
             seed=seed,
             samples_per_shard=samples_per_shard,
             max_side=max_side,
+            short_side=short_side,
             workers=workers or None,
             progress=lambda done, total: show("verifying and writing", done, total),
+            spelled=_as_option,
         )
     print(report)
 
@@ -98,8 +115,10 @@ def verify_shards(
 
     Exit code 1 and a list when something is wrong.
     """
+    from accelssl.pipeline.sharding.option_ranges import refuse_out_of_range
     from accelssl.pipeline.verify.verify import verify_shards as verify
 
+    refuse_out_of_range(_as_option, sample=(sample, 0), workers=(workers, 0))
     with _bar("bytes") as show:
         report = verify(
             shards,
@@ -125,8 +144,10 @@ def index_shards(
     Exit code 1 and a list of reasons when a tar would be read wrong.
     """
     from accelssl.pipeline.adopt import index_shards as index
+    from accelssl.pipeline.sharding.option_ranges import refuse_out_of_range
     from accelssl.pipeline.sources.selection import class_names
 
+    refuse_out_of_range(_as_option, workers=(workers, 0))
     names = None if classes is None else class_names(classes)
     with _bar("bytes") as show:
         adoption = index(
@@ -138,6 +159,13 @@ def index_shards(
     print(adoption)
     if not adoption.is_a_set:
         raise typer.Exit(1)
+
+
+def _as_option(name: str) -> str:
+    """What sets a parameter, or an option as a manifest names it; else the name itself."""
+    if name.startswith(f"{_SAMPLES}_"):
+        return f"{_as_option(_SAMPLES)} of {name.removeprefix(f'{_SAMPLES}_')}"
+    return f"--{name.replace('_', '-')}" if name in _OPTIONS else name
 
 
 def _names(classes: str) -> tuple[str, ...]:

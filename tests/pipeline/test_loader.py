@@ -14,7 +14,7 @@ from accelssl.pipeline import views
 from accelssl.pipeline.compress.augmentation import identity
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.compress.reference import augment
-from accelssl.pipeline.dali import CropStream
+from accelssl.pipeline.dali import CropStream, Decoding
 from accelssl.pipeline.feed import Encoded, encoded_batches
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions, evaluation_batches
 from accelssl.pipeline.order import Position, sequential_plans
@@ -118,7 +118,7 @@ def cut(split: Split) -> tuple[list[Encoded], list[np.ndarray]]:
         lambda plan, sizes: (random_windows(VIEWS[0], 0, 0, 0, plan.samples_N, sizes),),
         threads=2,
     )
-    stream = CropStream(split, encoded, [240], 8, CPU, 2)
+    stream = CropStream(split, encoded, [240], 8, CPU, Decoding(threads=2))
     pairs = list(itertools.islice(stream, 3))
     return [e for e, _ in pairs], [crops.numpy().copy() for _, (crops,) in pairs]
 
@@ -160,14 +160,23 @@ def test_evaluation_sees_every_sample_once_as_torchvision_would_show_it(
 
 def with_image_5(split: Split, change: Callable[[bytes], bytes]) -> Split:
     """The split, but that image 5 reads as `change` makes it."""
+    image, label = split.read(5)
+    data = change(image)
 
     class Changed(Split):
-        def read(self, i: int) -> tuple[bytes, int]:
-            data, label = split.read(i)
-            return (change(data) if i == 5 else data), label
+        def read_into(self, i: int, memory: memoryview) -> tuple[memoryview, int]:
+            if i != 5:
+                return split.read_into(i, memory)
+            memory[: len(data)] = data
+            return memory[: len(data)], label
 
     changed = Changed.__new__(Changed)
     changed.__dict__.update(split.__dict__)
+    for name, value in (("image_size_bytes", len(data)), ("image_in_room", 0)):
+        values = getattr(split, name).copy()
+        values[5] = value
+        setattr(changed, name, values)
+    changed.room_bytes = split.room_bytes + 100
     return changed
 
 

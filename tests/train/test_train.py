@@ -24,7 +24,7 @@ from accelssl.train.baseline import measure_baseline
 from accelssl.train.config import TrainConfig, read_config
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.lock import exclusive
-from accelssl.train.loop import step, train
+from accelssl.train.loop import step_of, train
 from accelssl.train.objective import build
 from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage, constant
@@ -72,12 +72,12 @@ def train_steps(session: Session, run: Path, count: int) -> None:
     original = session.loader.next
     calls = 0
 
-    def next_and_stop(compressions: Any) -> Any:
+    def next_and_stop(*compressions: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == count:
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(compressions)
+        return original(*compressions)
 
     session.loader.next = next_and_stop  # type: ignore[method-assign]
     assert train(session, run, [watch]) == signal.SIGTERM
@@ -103,7 +103,8 @@ def test_a_run_spends_its_budget_stage_by_stage(config: TrainConfig, tmp_path: P
 def test_steps_on_one_batch_learn_to_tell_its_pairs(config: TrainConfig, tmp_path: Path) -> None:
     session = start(config, tmp_path / "run", CPU)
     batch = session.loader.next((Compression(40, 0.0),) * 2)
-    values = [step(session, batch, 5e-4).item() for _ in range(40)]
+    step = step_of(session)
+    values = [step(batch, 5e-4).item() for _ in range(40)]
     assert values[-1] < 0.25 * values[0]
 
 

@@ -45,7 +45,11 @@ def encoder_features(encoder: Encoder) -> Extract:
     def extract(tokens: Tokens) -> Tensor:
         training = encoder.training
         encoder.eval()
-        features_ND: Tensor = encoder(tokens.values_NLV, tokens.keep_idx_NL, tokens.p, tokens.grid)
+        # Blocks that training compiled are not compiled once more for this.
+        with torch.compiler.set_stance("force_eager"):
+            features_ND: Tensor = encoder(
+                tokens.values_NLV, tokens.keep_idx_NL, tokens.p, tokens.grid
+            )
         encoder.train(training)
         return features_ND.float()
 

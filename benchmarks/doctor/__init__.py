@@ -1,0 +1,1 @@
+"""`accelssl doctor`: is everything here, does it give the right result, and is it fast enough?"""

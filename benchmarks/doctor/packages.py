@@ -1,0 +1,101 @@
+"""Are the packages here, and do they fit together?"""
+
+import ctypes
+from importlib import import_module, metadata
+
+import torch
+
+from accelssl.benchmarks.doctor.finding import Context, Finding
+from accelssl.errors import UserError
+
+DALI_PACKAGES = {12: "nvidia-dali-cuda120", 13: "nvidia-dali-cuda130"}
+"""By the major version of CUDA."""
+
+
+def check_torch(context: Context) -> Finding:
+    """torch computes what it should: the sum of a product, exactly."""
+    build = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU alone"
+    numbers = torch.arange(64, dtype=torch.float64).view(8, 8)
+    total = float((numbers @ numbers.T).sum())
+    # Sum over columns of the squared column sums: 8 columns of sums 224 + 8c.
+    if total != sum((224 + 8 * c) ** 2 for c in range(8)):
+        return Finding("torch", "broken", f"a matrix product is {total}", "Install torch anew.")
+    threads = f"{torch.get_num_threads()} threads"
+    return Finding("torch", "ok", f"{torch.__version__}, {build}, {threads}")
+
+
+def check_dali_package(context: Context) -> Finding:
+    """DALI is imported, and is for a CUDA that the driver of a wanted GPU can run."""
+    installed = {major: v for major, name in DALI_PACKAGES.items() if (v := version_of(name))}
+    wanted = _cuda_major() or max(DALI_PACKAGES)
+    remedy = f'Install it with: pip install "accelssl[cu{wanted}]"'
+    try:
+        import_module("accelssl.pipeline.dali")
+    except UserError as error:
+        return Finding("DALI", "broken", error.what, remedy)
+    if len(installed) != 1:
+        names = ", ".join(DALI_PACKAGES[major] for major in installed) or "neither package"
+        what = f"{names} is installed: need one of {', '.join(DALI_PACKAGES.values())}"
+        return Finding("DALI", "broken", what, f"Uninstall nvidia-dali-*. {remedy}")
+    ((major, version),) = installed.items()
+    driver = driver_cuda()
+    found = f"{version} for CUDA {major}"
+    if context.on_gpu and driver is not None and driver[0] < major:
+        what = f"{found}; the driver runs CUDA {driver[0]}.{driver[1]}"
+        return Finding("DALI", "broken", what, f"Uninstall {DALI_PACKAGES[major]}. {remedy}")
+    if context.on_gpu and major != wanted:
+        found += f" (torch is for CUDA {wanted}: both run, each with libraries of its own)"
+    return Finding("DALI", "ok", found)
+
+
+def check_object_storage(context: Context) -> Finding:
+    """boto3, which only s3:// needs."""
+    needed = (context.data or "").startswith("s3://")
+    return _extra("s3://", "boto3", 'pip install "accelssl[s3]"', "broken" if needed else "absent")
+
+
+def check_torchvision(context: Context) -> Finding:
+    """torchvision, which only comparisons need."""
+    return _extra("comparisons", "torchvision", "pip install torchvision", "absent")
+
+
+def check_tensorboard(context: Context) -> Finding:
+    """TensorBoard, which a run's log does not need."""
+    return _extra("TensorBoard", "tensorboard", "pip install tensorboard", "absent")
+
+
+def _extra(name: str, package: str, command: str, otherwise: str) -> Finding:
+    try:
+        import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        found = f"{package} is not installed"
+        if otherwise == "broken":
+            return Finding(name, "broken", found, f"Install it with: {command}")
+        return Finding(name, "absent", found, f"If you want it: {command}")
+    return Finding(name, "ok", f"{package} {version_of(package)}")
+
+
+def version_of(package: str) -> str | None:
+    """The version installed, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cuda_major() -> int | None:
+    return int(torch.version.cuda.partition(".")[0]) if torch.version.cuda else None
+
+
+def driver_cuda() -> tuple[int, int] | None:
+    """The newest CUDA (major, minor) that the driver runs; None without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    number = ctypes.c_int()
+    if driver.cuDriverGetVersion(ctypes.byref(number)) != 0:
+        return None
+    return number.value // 1000, number.value % 1000 // 10

@@ -1,0 +1,60 @@
+"""Rows of all ranks, with gradient: what losses and batch norms over the global batch need.
+
+Every rank holds the same number of rows, as the loader gives them. The gradient convention is that
+of DistributedDataParallel, which averages over ranks: let each rank's loss be the mean over its own
+rows; then the backward pass sums what every rank's loss says about a row, and the average of the
+parameters' gradients is the gradient of the global mean. Collectives only, on tensors of fixed
+shape: nothing waits for the device, so a CUDA graph can hold them.
+
+Shapes: N rows on this rank, M = N x ranks rows in all, any dimensions (...) after.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+# Names until torch 2.13, which newer releases warn about.
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+def world_size() -> int:
+    """How many ranks train together: 1 without a process group."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Which of them this is, from 0."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def gather(rows: Tensor) -> Tensor:
+    """rows_M... of all ranks in order of rank, from this rank's rows_N...; alone, the rows as is.
+
+    Its backward pass gives every rank the sum over ranks of the gradients of its own rows.
+    """
+    if world_size() == 1:
+        return rows
+    gathered: Tensor = _Gather.apply(rows)
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(rows: Tensor) -> Tensor:
+        gathered = rows.new_empty((world_size() * len(rows), *rows.shape[1:]))
+        _all_gather(gathered, rows.contiguous())
+        return gathered
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (of_all,) = gradients
+        mine = of_all.new_empty((len(of_all) // world_size(), *of_all.shape[1:]))
+        _reduce_scatter(mine, of_all.contiguous())
+        return mine

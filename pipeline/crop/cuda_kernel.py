@@ -1,0 +1,79 @@
+"""The crop in CUDA C++ (crop.cu): loads the kernel and launches it.
+
+One copy of a small table to the device and one launch, on the current stream of the images' device.
+"""
+
+import ctypes
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from accelssl.pipeline.compress.cuda_kernel import functions, launch
+from accelssl.pipeline.crop.images import CHANNELS, Images
+from accelssl.pipeline.crop.kernel_source import (
+    BLOCKS,
+    THREADS,
+    machine_code,
+    shared_bytes,
+)
+
+# Rows of a crop that a block makes: many, as a block begins with rows of the image that the one
+# before it has read too; few, where else there are not enough blocks for the device.
+_LONG_STRIP, _SHORT_STRIP = 48, 16
+
+
+class _Kernel(NamedTuple):
+    """`module` keeps the function loaded."""
+
+    module: Any
+    crop: Any
+
+
+def crop(images: Images, windows_VN4: NDArray[np.float32], size: int) -> Tensor:
+    """crops_VNHWC; see crop.py for the contract, which has been checked."""
+    views, n = windows_VN4.shape[:2]
+    device = images.device
+    crops = torch.empty((views, n, size, size, CHANNELS), dtype=torch.uint8, device=device)
+    if not crops.numel():
+        return crops
+    kernel = load(crops.device.index)
+    with torch.cuda.device(crops.device):
+        strip = _rows_of_a_strip(views * n, size, crops.device.index)
+        table, (ptrs, sizes, windows) = _table(images, windows_VN4, crops.device)
+        arguments = (ptrs, sizes, windows, crops.data_ptr(), n, views, size, strip)
+        types = (ctypes.c_void_p,) * 4 + (ctypes.c_int,) * 4
+        shape = (views * n * -(-size // strip), THREADS, shared_bytes())
+        launch(kernel.crop, shape, torch.cuda.current_stream().cuda_stream, arguments, types)
+    del table  # until here; torch reuses its memory in the order of the stream
+    return crops
+
+
+@cache
+def load(device: int) -> _Kernel:
+    """The kernel on a device: compiled, or from the disk cache, and loaded."""
+    major, minor = torch.cuda.get_device_capability(device)
+    code = machine_code(f"sm_{major}{minor}")
+    return _Kernel(*functions(device, code, ("crop",), shared_bytes()))
+
+
+def _table(
+    images: Images, windows_VN4: NDArray[np.float32], device: torch.device
+) -> tuple[Tensor, list[int]]:
+    """ptrs, sizes and windows on the device, in one copy, and where each of them begins."""
+    parts = [images.ptrs_N.numpy(), images.sizes_N2.numpy(), windows_VN4]
+    ends = np.cumsum([part.nbytes for part in parts])
+    pinned = torch.empty(int(ends[-1]), dtype=torch.uint8, pin_memory=True)
+    pinned.numpy()[:] = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
+    table = pinned.to(device, non_blocking=True)
+    begins = [table.data_ptr(), *(table.data_ptr() + int(end) for end in ends[:-1])]
+    return table, begins
+
+
+def _rows_of_a_strip(crops: int, size: int, device: int) -> int:
+    at_a_time = BLOCKS * torch.cuda.get_device_properties(device).multi_processor_count
+    blocks = crops * -(-size // _LONG_STRIP)
+    return _LONG_STRIP if blocks >= 4 * at_a_time else _SHORT_STRIP

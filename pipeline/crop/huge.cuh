@@ -1,0 +1,31 @@
+// Scales so large that no row of what a column sees fits into shared memory: images some ten
+// thousand pixels wide. All threads of the block together on a pixel at a time, in float64.
+
+__device__ __noinline__ void huge_scale(const u8* bytes, i64 image_pitch, Axis down, Axis along, int begin, int count, int size, double* sums, u8* out) {
+    for (int pixel = 0; pixel < count * size; ++pixel) {
+        const float y_centre = down.centre(begin + pixel / size), x_centre = along.centre(pixel % size);
+        const int top = (int)ceilf(y_centre - down.radius), bottom = (int)floorf(y_centre + down.radius);
+        const int left = (int)ceilf(x_centre - along.radius), right = (int)floorf(x_centre + along.radius);
+        double sum[4] = {0., 0., 0., 0.};  // of the colours, and of the weights
+        for (int y = top; y <= bottom; ++y) {
+            const double y_weight = tent((float)y - y_centre, down.inverse);
+            const u8* row = bytes + (down.inside(y) + down.origin) * image_pitch;
+            for (int x = left + (int)threadIdx.x; x <= right; x += THREADS) {
+                const double weight = y_weight * tent((float)x - x_centre, along.inverse);
+                const u8* at = row + 3 * (i64)(along.inside(x) + along.origin);
+                for (int i = 0; i < 3; ++i) sum[i] += weight * at[i];
+                sum[3] += weight;
+            }
+        }
+        for (int i = 0; i < 4; ++i) sums[4 * threadIdx.x + i] = sum[i];
+        __syncthreads();
+        for (int half = THREADS / 2; half > 0; half /= 2) {
+            if (threadIdx.x < half) {
+                for (int i = 0; i < 4; ++i) sums[4 * threadIdx.x + i] += sums[4 * (threadIdx.x + half) + i];
+            }
+            __syncthreads();
+        }
+        if (threadIdx.x < 3) out[3 * pixel + threadIdx.x] = (u8)rint(sums[threadIdx.x] / sums[3]);
+        __syncthreads();
+    }
+}

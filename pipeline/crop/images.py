@@ -1,0 +1,88 @@
+"""Decoded images where the decoder left them: addresses and sizes, and what keeps them alive."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHANNELS = 3
+MAX_EXTENT = 2**24
+"""Pixels of a side, at most: as far as float32 counts."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """N decoded images on one device: uint8, RGB, HWC, without gaps between rows.
+
+    ptrs_N: int64, addresses, of any alignment; sizes_N2: int32, (height, width); both on the CPU.
+    owner keeps the memory alive. Raises ValueError, naming the value, for anything else.
+    """
+
+    ptrs_N: Tensor
+    sizes_N2: Tensor
+    device: torch.device
+    owner: object = field(repr=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.ptrs_N)
+        for name, dtype, shape in (
+            ("ptrs_N", torch.int64, (n,)),
+            ("sizes_N2", torch.int32, (n, 2)),
+        ):
+            tensor: Tensor = getattr(self, name)
+            if tensor.dtype != dtype or tuple(tensor.shape) != shape or tensor.is_cuda:
+                raise ValueError(
+                    f"{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}: "
+                    f"need {dtype} {shape} on the CPU."
+                )
+        if n:
+            least, most = int(self.sizes_N2.min()), int(self.sizes_N2.max())
+            if least < 1 or most > MAX_EXTENT:
+                raise ValueError(f"sizes run from {least} to {most}: need 1 to {MAX_EXTENT}.")
+
+    def __len__(self) -> int:
+        return len(self.ptrs_N)
+
+    @classmethod
+    def of_tensors(cls, images: Sequence[Tensor], device: torch.device) -> "Images":
+        """Images that are tensors: contiguous uint8 (H, W, 3) on `device`.
+
+        Raises ValueError, naming the image, for others.
+        """
+        for i, image in enumerate(images):
+            fits = image.dtype == torch.uint8 and image.ndim == 3 and image.shape[2] == CHANNELS
+            if not fits or not image.is_contiguous() or image.device != device:
+                raise ValueError(
+                    f"image {i} is {image.dtype} {tuple(image.shape)} with strides "
+                    f"{image.stride()} on {image.device}: need contiguous uint8 (H, W, 3) "
+                    f"on {device}."
+                )
+        sizes = [tuple(image.shape[:2]) for image in images]
+        return cls._of([image.data_ptr() for image in images], sizes, device, list(images))
+
+    @classmethod
+    def of_dali(cls, images: Any, device: torch.device) -> "Images":
+        """Images that DALI's decoder made: a TensorListGPU (or TensorListCPU) in layout HWC.
+
+        They may be used in the order of the stream that DALI's pipeline was run with. Raises
+        ValueError, naming the image, when one has not three channels.
+        """
+        shapes = images.shape()
+        for i, shape in enumerate(shapes):
+            if len(shape) != 3 or shape[2] != CHANNELS:
+                raise ValueError(f"image {i} is {tuple(shape)}: need (H, W, 3).")
+        ptrs = [images[i].data_ptr() for i in range(len(shapes))]  # half a microsecond each
+        return cls._of(ptrs, [shape[:2] for shape in shapes], device, images)
+
+    @classmethod
+    def _of(
+        cls,
+        ptrs: Sequence[int],
+        sizes: Sequence[tuple[int, ...]],
+        device: torch.device,
+        owner: object,
+    ) -> "Images":
+        sizes_N2 = torch.tensor(sizes, dtype=torch.int32).reshape(-1, 2)
+        return cls(torch.tensor(ptrs, dtype=torch.int64), sizes_N2, device, owner)

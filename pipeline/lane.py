@@ -1,0 +1,50 @@
+"""A stream of the device that data is prepared on, beside the one that trains."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Lane:
+    """Work launched while it is `in_use` runs beside the device's other work; on a CPU, in order.
+
+    One thread at a time may use it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def mark(self) -> torch.cuda.Event | None:
+        """The moment when all that was launched here until now is done."""
+        return None if self._stream is None else self._stream.record_event()
+
+    def packed(self, array: NDArray[Any]) -> Tensor:
+        """The array as a tensor of the host, from where it is sent without waiting."""
+        tensor = torch.from_numpy(array)
+        return tensor if self._stream is None else tensor.pin_memory()
+
+    def sent(self, tensor: Tensor) -> Tensor:
+        """The tensor on the device, in order with the work of this lane."""
+        return tensor.to(self._device, non_blocking=True)
+
+    def hand_over(self, made: torch.cuda.Event | None, *tensors: Tensor) -> None:
+        """Let the current stream use tensors made here by the moment `made`: it waits for that."""
+        if made is None:
+            return
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(made)
+        for tensor in tensors:
+            tensor.record_stream(current)

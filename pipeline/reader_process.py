@@ -1,0 +1,154 @@
+"""Reading in a process of its own: a file's bytes cost more Python than a trainer has to spare.
+
+The processes of a loader share one interpreter lock with nothing: 512 reads a batch would otherwise
+keep the threads that launch the GPU's work waiting. Bytes travel in shared memory, in pieces that
+are used again; a process ends with the one that started it.
+"""
+
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelssl.errors import UserError
+from accelssl.pipeline.batch_reader import BatchReader, Extents, Int64
+from accelssl.pipeline.shards import Split, open_shards
+
+CLOSING_S = 5.0
+
+
+class SharedMemory:
+    """Memory that processes share; only what was written to takes space."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = max(1, size_bytes)
+        if hasattr(os, "memfd_create"):  # unlike /dev/shm it is not made small by containers
+            self.descriptor = os.memfd_create("accelssl-batch", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                self.descriptor = os.dup(file.fileno())
+        os.ftruncate(self.descriptor, self.size_bytes)
+        self.array = mapped(self.descriptor, self.size_bytes)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def mapped(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
+    return np.frombuffer(mmap.mmap(descriptor, size_bytes), dtype=np.uint8)
+
+
+class ReaderProcess:
+    """A process that reads batches of a split, one at a time. One thread may use it at a time.
+
+    Raises UserError when the set is not there any more as it was opened here.
+    """
+
+    def __init__(self, split: Split) -> None:
+        ours, theirs = socket.socketpair()
+        descriptors_ours, descriptors_theirs = socket.socketpair()
+        passed = (theirs.fileno(), descriptors_theirs.fileno())
+        self._process = subprocess.Popen(
+            # -P: what lies in the working folder is not to be imported in place of a library.
+            [sys.executable, "-P", "-m", __name__, *map(str, passed)],
+            pass_fds=passed,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+        )
+        theirs.close()
+        descriptors_theirs.close()
+        self._connection, self._descriptors = Connection(ours.detach()), descriptors_ours
+        self._known: dict[int, int] = {}
+        self._connection.send((split.storage.location, split.name, split.digest))
+
+    def read(self, samples_N: Int64, memory: SharedMemory) -> Extents:
+        """As BatchReader.read. UserError also when the process was killed."""
+        try:
+            if memory.descriptor not in self._known:
+                self._known[memory.descriptor] = len(self._known)
+                socket.send_fds(self._descriptors, [b"m"], [memory.descriptor])
+            number = self._known[memory.descriptor]
+            self._connection.send((samples_N, number, memory.size_bytes))
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise UserError(
+                f"A process that reads images ended (exit code {self._exit_code()}).",
+                "Perhaps memory ran out. Go on with --resume, or with fewer --readers.",
+            ) from error
+        if isinstance(answer, Extents):
+            return answer
+        raise answer
+
+    def close(self) -> None:
+        """End the process; it finishes the batch it is at."""
+        self._connection.close()
+        self._descriptors.close()
+        try:
+            self._process.wait(CLOSING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _exit_code(self) -> int | str:
+        try:
+            return self._process.wait(CLOSING_S)
+        except subprocess.TimeoutExpired:
+            return "none yet"
+
+
+def main() -> None:
+    """What the process does: answers its starter's questions, until there is none to ask."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes
+    connection = Connection(int(sys.argv[1]))
+    descriptors = socket.socket(fileno=int(sys.argv[2]))
+    memories: list[NDArray[np.uint8]] = []
+    location, name, digest = connection.recv()
+    reader: BatchReader | Exception = _opened(location, name, digest)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            samples_N, number, size_bytes = connection.recv()
+            if number == len(memories):
+                _, (descriptor,), _, _ = socket.recv_fds(descriptors, 1, 1)
+                memories.append(mapped(descriptor, size_bytes))
+                os.close(descriptor)
+            connection.send(_answer(reader, samples_N, memories[number].data))
+
+
+def _opened(location: str, name: str, digest: str) -> BatchReader | Exception:
+    try:
+        shards = open_shards(location)
+        if shards.digest != digest:
+            raise UserError(f"{location} was written anew meanwhile.", "Start again.")
+        return BatchReader(shards.split(name))
+    except Exception as error:
+        return _portable(error)
+
+
+def _answer(reader: BatchReader | Exception, samples_N: Int64, memory: memoryview) -> Any:
+    if isinstance(reader, Exception):
+        return reader
+    try:
+        return reader.read(samples_N, memory)
+    except Exception as error:
+        return _portable(error)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error as another process can raise it."""
+    if isinstance(error, UserError):
+        return error
+    return RuntimeError(f"In a process that reads images:\n{traceback.format_exc()}")
+
+
+if __name__ == "__main__":
+    main()

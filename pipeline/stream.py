@@ -1,0 +1,24 @@
+"""What stands behind (seed, epoch, sample) besides the images: our draws, and who decodes."""
+
+import re
+from importlib import metadata
+
+STREAM_VERSION = 1
+"""Of all that is drawn: orders, windows, augmentations, drops. Raise it whenever the same seed,
+epoch, sample and view draw something else, so that no run goes on in mid-epoch with other draws."""
+
+_DECODERS = {
+    "DALI": re.compile(r"nvidia-dali-(nightly-|weekly-)?cuda\d+"),
+    "nvImageCodec": re.compile(r"nvidia-nvimgcodec-cu\d+"),
+}
+
+
+def decoder_versions() -> dict[str, str]:
+    """The installed versions of what turns bytes into pixels, whatever CUDA they are built for."""
+    found: dict[str, set[str]] = {name: set() for name in _DECODERS}
+    for distribution in metadata.distributions():
+        package = (distribution.metadata["Name"] or "").lower().replace("_", "-")
+        for name, pattern in _DECODERS.items():
+            if pattern.fullmatch(package):
+                found[name].add(distribution.version)
+    return {name: " and ".join(sorted(versions)) or "none" for name, versions in found.items()}

@@ -1,0 +1,258 @@
+"""The crop's CUDA source without a GPU: it compiles, and computes what the definition does.
+
+It is run as C++, a thread for a thread, as augment_patchify.cu is: see test_cuda_source.py.
+"""
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from accelssl.pipeline.crop import kernel_source
+from accelssl.pipeline.crop.definition import resized_image
+
+pytest.importorskip("cuda.bindings", reason="needs NVRTC")
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+Image = NDArray[np.uint8]
+Window = tuple[float, float, float, float]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "accelssl" / "kernels"
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+def test_it_compiles_to_machine_code_without_a_gpu(architecture: str, cache: Path) -> None:
+    code = kernel_source.machine_code(architecture)
+    assert code.startswith(b"\x7fELF") and b"crop" in code
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_nothing_that_is_on_its_way_from_memory_is_spilled(cache: Path) -> None:
+    """To spill it is to wait for it. The compiler counts bytes of spills and registers."""
+    from cuda.bindings import nvrtc
+
+    texts = kernel_source.sources()
+    headers = [(name, text) for name, text in texts.items() if name != "crop.cu"]
+    _, program = nvrtc.nvrtcCreateProgram(
+        texts["crop.cu"].encode(),
+        b"crop.cu",
+        len(headers),
+        [text.encode() for _, text in headers],
+        [name.encode() for name, _ in headers],
+    )
+    options = ["--gpu-architecture=sm_90", "--std=c++17", "--ftz=true", "--ptxas-options=-v"]
+    options += kernel_source.defines()
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+    assert int(error) == 0
+    _, count = nvrtc.nvrtcGetProgramLogSize(program)
+    log = bytes(count)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log.decode())
+    assert spills and set(spills) == {("0", "0")}
+    (registers,) = re.findall(r"Used (\d+) registers", log.decode())
+    assert int(registers) * kernel_source.THREADS * kernel_source.BLOCKS <= 65536
+
+
+# ---- what it computes ----
+
+# What cuda_on_cpu.h lacks. A warp's threads meet at a barrier of their own to exchange values.
+PREAMBLE = """
+#include "{header}"
+static pthread_barrier_t warp_barriers[THREADS / 32];
+static unsigned exchanged[THREADS];
+inline unsigned __float_as_uint(float value) {{
+    unsigned bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}}
+inline unsigned __shfl_down_sync(unsigned, unsigned value, int by) {{
+    const unsigned t = threadIdx.x;
+    exchanged[t] = value;
+    pthread_barrier_wait(&warp_barriers[t / 32]);
+    const unsigned got = t % 32 + by < 32 ? exchanged[t + by] : value;
+    pthread_barrier_wait(&warp_barriers[t / 32]);
+    return got;
+}}
+#define __noinline__
+// Bytes that may be touched: words that hold a byte of the image.
+static unsigned long long lowest, highest;
+inline unsigned global_word(const unsigned char* at) {{
+    const unsigned long long address = (unsigned long long)at;
+    if (address % 4 || address + 3 < lowest || address > highest) {{
+        fprintf(stderr, "read at %llx: need %llx to %llx\\n", address, lowest, highest);
+        abort();
+    }}
+    unsigned word;
+    memcpy(&word, at, 4);
+    return word;
+}}
+inline void store_global_word(unsigned char* at, unsigned word) {{
+    if ((unsigned long long)at % 4) abort();
+    memcpy(at, &word, 4);
+}}
+inline void store_global_byte(unsigned char* at, unsigned byte) {{ *at = (unsigned char)byte; }}
+"""
+ENTRY = """
+extern "C" void run(const i64* ptrs, const int* sizes, const float* windows, u8* crops, int n,
+                    int views, int size, int strip) {
+    for (pthread_barrier_t& barrier : warp_barriers) pthread_barrier_init(&barrier, nullptr, 32);
+    const unsigned strips = (size + strip - 1) / strip;
+    for (unsigned i = 0; i < (unsigned)n; ++i) {
+        lowest = ptrs[i], highest = ptrs[i] + 3ull * sizes[2 * i] * sizes[2 * i + 1] - 1;
+        const unsigned first = i * views * strips;
+        launch(views * strips, THREADS, [=] {
+            const unsigned block = blockIdx.x;
+            blockIdx.x += first;
+            crop(ptrs, sizes, windows, crops, n, views, size, strip);
+            blockIdx.x = block;
+        });
+    }
+}
+"""
+
+
+def built(threads: int, folder: Path) -> ctypes.CDLL:
+    """The kernel for a number of threads a block, which is also how wide its tiles are."""
+    texts = kernel_source.sources()
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    code = texts["crop.cu"].replace('#include "ptx.cuh"', "")
+    memory = "alignas(16) static float shared[SHARED_BYTES / 4];"
+    code = code.replace("extern __shared__ __align__(16) float shared[];", memory)
+    preamble = PREAMBLE.format(header=Path(__file__).with_name("cuda_on_cpu.h"))
+    (folder / "crop.cpp").write_text(f"{preamble}{code}{ENTRY}")
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-w"]
+    command += [
+        "-fno-strict-aliasing",
+        *kernel_source.defines(threads),
+        "-o",
+        "crop.so",
+        "crop.cpp",
+    ]
+    subprocess.run(command, cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "crop.so"))
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ctypes.CDLL]:
+    """For tiles of 85 and 341 pixels of the image."""
+    return {t: built(t, tmp_path_factory.mktemp(f"threads{t}")) for t in (32, 128)}
+
+
+def crops_of(
+    library: ctypes.CDLL, images: list[Image], windows: NDArray[np.float32], size: int, strip: int
+) -> NDArray[np.uint8]:
+    """crops_VNHWC from windows_VN4, between bytes that must stay as they are."""
+    views, n = windows.shape[:2]
+    sizes = np.array([image.shape[:2] for image in images], dtype=np.int32)
+    ptrs = np.array([image.ctypes.data for image in images], dtype=np.int64)
+    bytes_out = views * n * size * size * 3
+    memory = np.full(bytes_out + 32, 77, dtype=np.uint8)
+    arrays = (ptrs, sizes, windows, memory[16:])
+    library.run(*(ctypes.c_void_p(a.ctypes.data) for a in arrays), n, views, size, strip)
+    assert (memory[:16] == 77).all() and (memory[16 + bytes_out :] == 77).all()
+    return memory[16 : 16 + bytes_out].reshape(views, n, size, size, 3)
+
+
+def noise(height: int, width: int, rng: np.random.Generator, skip: int = 0) -> Image:
+    """An image of random bytes that begins `skip` bytes after a multiple of 16."""
+    count = height * width * 3
+    memory = rng.integers(0, 256, count + 32, dtype=np.uint8)
+    begin = -memory.ctypes.data % 16 + skip
+    return memory[begin : begin + count].reshape(height, width, 3)
+
+
+def assert_as_defined(
+    crops: NDArray[np.uint8], images: list[Image], windows: NDArray[np.float32]
+) -> None:
+    """The nearest whole number to what float64 gives, but for its last thousandth."""
+    for view, n in np.ndindex(*windows.shape[:2]):
+        image, window = torch.from_numpy(images[n]), torch.from_numpy(windows[view, n])
+        exact = resized_image(image, window, crops.shape[2], torch.float64).numpy()
+        error = np.abs(crops[view, n] - exact).max()
+        assert error < 0.5 + 2e-3, (view, n, image.shape, window.tolist(), error)
+
+
+SHAPES = [(1, 1), (2, 3), (37, 41), (90, 61), (5, 200), (180, 7), (120, 160)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [32, 128])
+@pytest.mark.parametrize(("size", "strip"), [(16, 16), (21, 8), (48, 20), (50, 48)])
+def test_run_as_cpp_it_computes_the_definition(
+    size: int, strip: int, threads: int, libraries: dict[int, ctypes.CDLL]
+) -> None:
+    rng = np.random.default_rng(size + threads)
+    images = [noise(*shape, rng, skip=i) for i, shape in enumerate(SHAPES)]
+    extents = np.array(SHAPES, dtype=np.float32)
+    low = np.floor(rng.random((2, len(SHAPES), 2)) * extents * 0.6)
+    high = low + np.ceil(rng.random(low.shape) * (extents - low))
+    windows = np.concatenate([low, high], axis=2).astype(np.float32)
+    windows[1, :, :2] = 0
+    windows[1, :, 2:] = extents
+    crops = crops_of(libraries[threads], images, windows, size, strip)
+    assert_as_defined(crops, images, windows)
+
+
+@needs_compiler
+@pytest.mark.parametrize("threads", [32, 128])
+def test_any_scale_in_either_direction(threads: int, libraries: dict[int, ctypes.CDLL]) -> None:
+    """From pieces of a pixel to what needs tiles of a column or, at 32 threads, more than one."""
+    rng = np.random.default_rng(threads)
+    shapes = [(50, 1400), (1400, 50), (60, 700), (3, 3), (400, 400)]
+    images = [noise(*shape, rng, skip=i) for i, shape in enumerate(shapes)]
+    narrow = [[0, 0, 50, 1400], [0, 0, 1400, 50], [7, 3, 50, 633], [1, 1, 2, 2], [0, 0, 400, 400]]
+    other = [[1, 0, 2, 1399], [0, 1, 1399, 2], [0, 0, 60, 200], [0, 0, 3, 1], [399, 0, 400, 1]]
+    windows = np.array([narrow, other], dtype=np.float32)
+    for size in (16, 36):
+        crops = crops_of(libraries[threads], images, windows, size, 16)
+        assert_as_defined(crops, images, windows)
+
+
+@needs_compiler
+def test_windows_between_pixels_and_scales_about_one(libraries: dict[int, ctypes.CDLL]) -> None:
+    """Where rounding decides which row comes next: at any side of 1, and far from the origin."""
+    rng = np.random.default_rng(7)
+    image = noise(90, 130, rng)
+    size = 48
+    windows = [
+        [at, at, at + size + by, at + size + by]
+        for by in (0.0, 1e-5, -1e-5, 4e-4, -4e-4, 0.01, 0.9)
+        for at in (0.0, 0.4999999, 0.5, 0.9999999, 41.99999)
+    ]
+    stacked = np.array(windows, dtype=np.float32)[:, None]
+    crops = crops_of(libraries[32], [image], stacked, size, 20)
+    assert_as_defined(crops, [image], stacked)
+    assert (crops[0, 0] == image[:size, :size]).all()
+
+
+@needs_compiler
+def test_the_last_row_of_an_image_is_read_no_further(libraries: dict[int, ctypes.CDLL]) -> None:
+    """At any place of its last byte in a word: `global_word` stops what reads beyond it."""
+    rng = np.random.default_rng(8)
+    shapes = [(2, width) for width in range(1, 9)]
+    for skip in range(4):
+        images = [noise(*shape, rng, skip) for shape in shapes]
+        windows = np.array([[[0, 0, h, w] for h, w in shapes]], dtype=np.float32)
+        crops = crops_of(libraries[32], images, windows, 16, 16)
+        assert_as_defined(crops, images, windows)
+
+
+@needs_compiler
+def test_the_widest_image_of_a_training_set(libraries: dict[int, ctypes.CDLL]) -> None:
+    """Many tiles of a few columns, which are no multiple of four, and of four."""
+    rng = np.random.default_rng(9)
+    images = [noise(9, 5000, rng, skip=3), noise(9, 9500, rng, skip=1)]
+    windows = np.array([[[0, 11, 9, 4988], [2, 0, 8, 9500]]], dtype=np.float32)
+    for size in (60, 64):
+        crops = crops_of(libraries[128], images, windows, size, 48)
+        assert_as_defined(crops, images, windows)

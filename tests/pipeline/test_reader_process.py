@@ -1,0 +1,194 @@
+"""Reading in processes beside reading in threads."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from accelssl.errors import UserError
+from accelssl.pipeline import feed, views
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.feed import Encoded, encoded_batches
+from accelssl.pipeline.loader import Loader, LoaderOptions
+from accelssl.pipeline.order import Position, plans
+from accelssl.pipeline.reader_process import ReaderProcess, SharedMemory
+from accelssl.pipeline.shards import ShardSet, Split, open_shards
+from accelssl.pipeline.windows import central_windows
+
+
+def batches(split: Split, count: int, readers: int) -> list[Encoded]:
+    planned = plans(len(split), 7, seed=5, rank=0, world=1, start=Position())
+    return list(
+        islice(
+            encoded_batches(
+                split, planned, lambda _, sizes: (central_windows(sizes),), 2, readers=readers
+            ),
+            count,
+        )
+    )
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_processes_give_the_batches_that_threads_give(shard_set: ShardSet, readers: int) -> None:
+    split = shard_set.split("train")
+    for ours, theirs in zip(batches(split, 12, readers), batches(split, 12, 0), strict=True):
+        assert (ours.plan.samples_N == theirs.plan.samples_N).all()
+        assert (ours.labels_N == theirs.labels_N).all()
+        assert (ours.sizes_N2 == theirs.sizes_N2).all()
+        assert (ours.windows[0] == theirs.windows[0]).all()
+        assert [a.tobytes() for a in ours.jpegs] == [b.tobytes() for b in theirs.jpegs]
+        for sample, jpeg in zip(ours.plan.samples_N.tolist(), ours.jpegs, strict=True):
+            assert jpeg.tobytes() == split.read(sample)[0]
+
+
+def test_memory_of_batches_that_are_gone_is_used_again(
+    shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    class Counted(SharedMemory):
+        def __init__(self, size_bytes: int) -> None:
+            made.append(size_bytes)
+            super().__init__(size_bytes)
+
+    monkeypatch.setattr(feed, "SharedMemory", Counted)
+    split = shard_set.split("train")
+    planned = plans(len(split), 7, seed=5, rank=0, world=1, start=Position())
+    stream = encoded_batches(split, planned, lambda *_: (), 2, readers=2)
+    for encoded in islice(stream, 40):
+        assert len(encoded.jpegs) == 7
+    assert len(made) <= feed.READ_AHEAD + 4
+
+
+def test_a_loader_gives_the_same_tokens_either_way(shard_set: ShardSet) -> None:
+    options = LoaderOptions(batch=8, seed=3, device=torch.device("cpu"))
+    pair = (Compression(30, 0.5),) * 2
+    loaders = [
+        Loader(shard_set.split("train"), views.simclr(240), replace(options, readers=readers))
+        for readers in (0, 2)
+    ]
+    for _ in range(7):
+        a, b = (loader.next(pair) for loader in loaders)
+        for x, y in zip(a.views, b.views, strict=True):
+            assert torch.equal(x.values_NLV, y.values_NLV)
+    for loader in loaders:
+        loader.close()
+
+
+def test_an_error_of_a_process_is_the_users(shard_set: ShardSet, tmp_path: Path) -> None:
+    """A tar that was cut short after the set had been opened."""
+    copy = tmp_path / "set"
+    copy.mkdir()
+    for file in Path(shard_set.location).iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    split = open_shards(copy).split("train")
+    memory = SharedMemory(int(split.room_bytes.sum()))
+    process = ReaderProcess(split)
+    everything = np.arange(len(split))
+    process.read(everything, memory)
+    tar = Path(split.tars[0])
+    os.truncate(tar, tar.stat().st_size // 3)
+    with pytest.raises(UserError, match=r"train-000000.tar: key .* ends after"):
+        process.read(everything, memory)
+    process.close()
+
+
+def test_a_set_written_anew_is_noticed(shard_set: ShardSet) -> None:
+    split = open_shards(shard_set.location).split("train")
+    split.digest = "of before"
+    process = ReaderProcess(split)
+    with pytest.raises(UserError, match="written anew"):
+        process.read(np.arange(3), SharedMemory(1 << 20))
+    process.close()
+
+
+def test_a_killed_process_is_said_and_nothing_hangs(shard_set: ShardSet) -> None:
+    split = shard_set.split("train")
+    process = ReaderProcess(split)
+    memory = SharedMemory(1 << 22)
+    process.read(np.arange(3), memory)
+    process._process.send_signal(signal.SIGKILL)
+    process._process.wait()
+    with pytest.raises(UserError, match=r"ended \(exit code -9\)"):
+        process.read(np.arange(3), memory)
+    process.close()
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def children() -> set[int]:
+    listed = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    if not listed.exists():
+        pytest.skip("needs /proc")
+    return {int(pid) for pid in listed.read_text().split()}
+
+
+def test_processes_end_with_the_stream_that_started_them(shard_set: ShardSet) -> None:
+    planned = plans(40, 7, seed=5, rank=0, world=1, start=Position())
+    gc.collect()
+    before = children()
+    stream = encoded_batches(shard_set.split("train"), planned, lambda *_: (), 2, readers=2)
+    next(stream)
+    started = children() - before
+    assert len(started) == 2
+    stream.close()  # type: ignore[attr-defined]
+    assert not any(map(alive, started))
+
+
+def test_processes_end_with_a_trainer_that_was_killed(shard_set: ShardSet, tmp_path: Path) -> None:
+    script = tmp_path / "trainer.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import os, time
+        import numpy as np
+        from accelssl.pipeline.reader_process import ReaderProcess, SharedMemory
+        from accelssl.pipeline.shards import open_shards
+        process = ReaderProcess(open_shards({shard_set.location!r}).split("train"))
+        process.read(np.arange(3), SharedMemory(1 << 22))
+        print(process._process.pid, flush=True)
+        time.sleep(100)
+        """)
+    )
+    trainer = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    reader = int(trainer.stdout.readline())
+    assert alive(reader)
+    trainer.kill()
+    trainer.wait()
+    until = time.monotonic() + 10
+    while alive(reader) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(reader)
+
+
+def test_a_script_without_a_main_guard_may_use_them(shard_set: ShardSet, tmp_path: Path) -> None:
+    """Python's own way of starting processes would run such a script again in each of them."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        print("once")
+        import torch
+        from accelssl.pipeline import views
+        from accelssl.pipeline.compress.compression import Compression
+        from accelssl.pipeline.loader import Loader, LoaderOptions
+        from accelssl.pipeline.shards import open_shards
+        options = LoaderOptions(batch=4, seed=0, device=torch.device("cpu"), readers=1)
+        loader = Loader(open_shards({shard_set.location!r}).split("train"), views.simclr(96), options)
+        print(loader.next((Compression(48, 0.0),) * 2).views[0].values_NLV.shape)
+        """)
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["once", "torch.Size([4, 4, 768])"], done.stderr

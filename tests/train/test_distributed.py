@@ -1,0 +1,399 @@
+"""Two ranks against one process: a step, a vote, and whole runs started by torchrun.
+
+Run as a script, this file is one of two ranks: RANK and the like are in the environment.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from accelssl.errors import UserError
+from accelssl.model.simclr import SimCLR
+from accelssl.train import checkpoint
+from accelssl.train.config import read_config
+from accelssl.train.distributed import (
+    ALONE,
+    EAGER_STEPS,
+    VOTE_LAG,
+    Ranks,
+    Votes,
+    device_of,
+    joined,
+    mean_over_ranks,
+    read_ranks,
+    replicate,
+)
+from accelssl.train.lock import exclusive
+from accelssl.train.loop import train
+from accelssl.train.optim import adamw, set_learning_rate
+from accelssl.train.session import start
+from accelssl.train.streams import training_stream
+
+CPU = torch.device("cpu")
+RANKS, BATCH, STEPS = 2, 6, 3
+SIGNALLED_AT = 4
+Results = dict[str, Any]
+
+
+def objective(device: torch.device) -> SimCLR:
+    """In float64: batch norm divides by how little the views differ at first, and AdamW by how
+    small a gradient is, so that float32's rounding would be what is compared."""
+    torch.manual_seed(0)
+    return SimCLR("vit_tiny_patch16_224", head_hidden=32, head_out=16).to(device, torch.float64)
+
+
+def view(step: int, index: int, ranks: Ranks, device: torch.device) -> SimpleNamespace:
+    """This rank's part of a batch of tokens that only its number tells from others."""
+    drawn = torch.Generator().manual_seed(10 * step + index)
+    values = torch.randn(BATCH, 4, 768, generator=drawn, dtype=torch.float64)
+    keep_idx = torch.stack([torch.randperm(25, generator=drawn)[:4] for _ in range(BATCH)])
+    share = ranks.share(BATCH)
+    mine = slice(ranks.rank * share, (ranks.rank + 1) * share)
+    values, keep_idx = values[mine].to(device), keep_idx[mine].to(device)
+    return SimpleNamespace(values_NLV=values, keep_idx_NL=keep_idx, p=48, grid=5)
+
+
+def steps(ranks: Ranks, device: torch.device = CPU) -> Results:
+    """A few steps of training; what came of them."""
+    trained = objective(device)
+    replica, optimizer = replicate(trained, device), adamw(trained, 0.1)
+    set_learning_rate(optimizer, 1e-3)
+    losses, gradients = [], {}
+    for step in range(STEPS):
+        loss = replica(view(step, 0, ranks, device), view(step, 1, ranks, device))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if step == 0:
+            named = trained.named_parameters()
+            gradients = {name: p.grad.clone() for name, p in named if p.grad is not None}
+        optimizer.step()
+        losses.append(mean_over_ranks(loss))
+    return {
+        "losses": torch.stack(losses),
+        "gradients": gradients,
+        "state": {name: value.clone() for name, value in trained.state_dict().items()},
+    }
+
+
+def votes(ranks: Ranks) -> list[int]:
+    """Rank 1 catches signal 15 at step SIGNALLED_AT, rank 0 none."""
+    ballot = Votes(ranks)
+    caught = [15 * (ranks.rank == 1 and step >= SIGNALLED_AT) for step in range(10)]
+    said = [ballot.cast(signal) for signal in caught]
+    ballot.close()
+    return said
+
+
+def captured_losses(ranks: Ranks, device: torch.device, eager: int) -> Tensor:
+    """Losses of EAGER_STEPS + 3 steps on one batch, all after `eager` replayed by a CUDA graph."""
+    stream = training_stream(device)
+    with torch.cuda.stream(stream):
+        trained = objective(device)
+        replica = replicate(trained, device)
+        optimizer = torch.optim.SGD([p for p in trained.parameters() if p.requires_grad], 1e-3)
+        pair = [view(0, index, ranks, device) for index in range(2)]
+
+        def step() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = replica(*pair)
+            loss.backward()
+            optimizer.step()
+            return mean_over_ranks(loss)
+
+        losses = [step().clone() for _ in range(eager)]
+        if eager < EAGER_STEPS + 3:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                loss = step()
+            for _ in range(3):
+                graph.replay()
+                losses.append(loss.clone())
+        return torch.stack(losses).cpu()
+
+
+def on_one_rank(task: str, out: Path) -> None:
+    placed = read_ranks()
+    asked = torch.device("cuda" if task == "cuda" else "cpu")
+    device = device_of(placed, asked)
+    with joined(placed, device) as ranks:
+        if task == "fail":
+            fail(ranks)
+        results = steps(ranks, device) | {"votes": votes(ranks)}
+        results["told"] = ranks.from_main({"precision": f"bf{ranks.rank}"})
+        if task == "cuda":
+            results["graph"] = captured_losses(ranks, device, EAGER_STEPS)
+            results["eager"] = captured_losses(ranks, device, EAGER_STEPS + 3)
+        torch.save(results, out / f"{ranks.rank}.pt")
+
+
+def fail(ranks: Ranks) -> None:
+    """Rank 1 fails while the other waits for it."""
+    if ranks.rank == 1:
+        raise UserError("Image 17 is cut off.", "Mend it.")
+    ranks.wait()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
+    return results_of("cpu", tmp_path_factory.mktemp("ranks"))
+
+
+def results_of(task: str, out: Path) -> list[Results]:
+    codes, errors = run_ranks(task, out)
+    assert codes == [0] * RANKS, errors
+    return [torch.load(out / f"{rank}.pt", map_location="cpu") for rank in range(RANKS)]
+
+
+def run_ranks(task: str, out: Path) -> tuple[list[int], list[str]]:
+    """Exit codes and standard errors of this file run as RANKS ranks."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared: Results = {"WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "OMP_NUM_THREADS": 1}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = []
+    for rank in range(RANKS):
+        told = {k: str(v) for k, v in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
+        command = [sys.executable, __file__, task, str(out)]
+        processes.append(
+            subprocess.Popen(command, env=os.environ | told, stderr=subprocess.PIPE, text=True)
+        )
+    try:
+        errors = [process.communicate(timeout=120)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], errors
+
+
+@pytest.fixture(scope="module")
+def single() -> Results:
+    return steps(ALONE)
+
+
+def largest(tensors: dict[str, Tensor]) -> float:
+    return max(float(tensor.abs().max()) for tensor in tensors.values())
+
+
+def test_gradients_of_two_ranks_are_those_of_one_process(
+    ranks: list[Results], single: Results
+) -> None:
+    wanted = single["gradients"]
+    trained = [name for name, p in objective(CPU).named_parameters() if p.requires_grad]
+    assert list(wanted) == trained and largest(wanted) > 0.01
+    for results in ranks:
+        assert list(results["gradients"]) == trained
+        for name, gradient in results["gradients"].items():
+            torch.testing.assert_close(gradient, wanted[name], atol=1e-9, rtol=1e-9)
+
+
+def test_losses_of_two_ranks_are_those_of_one_process(
+    ranks: list[Results], single: Results
+) -> None:
+    for results in ranks:
+        torch.testing.assert_close(results["losses"], single["losses"], atol=1e-9, rtol=1e-9)
+    assert single["losses"].unique().numel() == STEPS
+
+
+def test_weights_and_running_statistics_stay_the_same_on_all_ranks(
+    ranks: list[Results], single: Results
+) -> None:
+    first, second = (results["state"] for results in ranks)
+    assert list(first) == list(second) == list(single["state"])
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert len([name for name in first if "running" in name or "tracked" in name]) == 9
+    for name, value in single["state"].items():
+        torch.testing.assert_close(first[name], value, atol=1e-7, rtol=1e-7)
+
+
+def test_a_signal_on_one_rank_stops_all_after_the_same_step(ranks: list[Results]) -> None:
+    heard_at = SIGNALLED_AT + VOTE_LAG
+    assert [results["votes"] for results in ranks] == [[0] * heard_at + [15] * (10 - heard_at)] * 2
+    assert votes(ALONE) == [0] * 10 and Votes(ALONE).cast(15) == 15
+
+
+def test_what_rank_0_decides_holds_for_all(ranks: list[Results]) -> None:
+    assert [results["told"] for results in ranks] == [{"precision": "bf0"}] * 2
+    assert ALONE.from_main("fp32") == "fp32"
+
+
+def test_an_error_on_one_rank_names_it_and_ends_the_others(tmp_path: Path) -> None:
+    codes, (waiting, failed) = run_ranks("fail", tmp_path)
+    assert codes == [1, 1]
+    assert "UserError: Rank 1: Image 17 is cut off. Mend it." in failed
+    assert "UserError: Rank 0 lost the other ranks (" in waiting
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < RANKS, reason="needs two GPUs")
+def test_two_gpus_train_as_one_process_on_the_cpu_does_also_in_a_cuda_graph(
+    single: Results, tmp_path: Path
+) -> None:
+    for results in results_of("cuda", tmp_path):
+        torch.testing.assert_close(results["losses"], single["losses"], atol=1e-7, rtol=1e-7)
+        for name, gradient in results["gradients"].items():
+            torch.testing.assert_close(gradient, single["gradients"][name], atol=1e-7, rtol=1e-6)
+        torch.testing.assert_close(results["graph"], results["eager"], atol=1e-9, rtol=1e-9)
+        assert results["eager"].unique().numel() == EAGER_STEPS + 3
+
+
+def test_alone_the_objective_is_its_own_replica() -> None:
+    module = nn.Linear(2, 2)
+    assert replicate(module, CPU) is module
+
+
+def test_a_batch_that_does_not_divide_among_the_ranks_is_refused() -> None:
+    assert Ranks(1, 4).share(512) == 128
+    with pytest.raises(UserError, match=r"batch of 514 images .* 4 ranks.*--batch 512"):
+        Ranks(0, 4).share(514)
+    with pytest.raises(UserError, match=r"batch of 2 images .* 8 ranks.*--batch 8"):
+        Ranks(0, 8).share(2)
+
+
+def test_an_environment_that_is_half_torchruns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    for name in (*names, "TORCHELASTIC_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(UserError, match=r"WORLD_SIZE is 3, but RANK, LOCAL_RANK.*torchrun"):
+        read_ranks()
+    for value, name in enumerate(names):
+        monkeypatch.setenv(name, str(value))
+    assert read_ranks() == Ranks(0, 3, 1, 2)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "5")
+    assert read_ranks() == Ranks(0, 3, 1, 2, restarts=5)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert read_ranks() == ALONE
+
+
+def test_each_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    cuda = torch.device("cuda")
+    assert device_of(Ranks(7, 8, 3, 4), cuda) == torch.device("cuda:3")
+    assert device_of(ALONE, cuda) == cuda and device_of(Ranks(1, 2, 1, 2), CPU) == CPU
+    with pytest.raises(UserError, match="cuda:1 names one GPU for 2 ranks"):
+        device_of(Ranks(0, 2, 0, 2), torch.device("cuda:1"))
+    with pytest.raises(UserError, match=r"Rank 4 finds no GPU: torch sees 4 .* 5 ranks"):
+        device_of(Ranks(4, 5, 4, 5), cuda)
+
+
+def torchrun(*options: str, restarts: int = 0) -> "subprocess.Popen[str]":
+    """`torchrun --nproc-per-node 2 -m accelssl train ...`, one thread a rank."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += [f"--nproc-per-node={RANKS}", f"--max-restarts={restarts}"]
+    command = [*launcher, "-m", "accelssl", "train", *options]
+    quiet = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    return subprocess.Popen(command, env=quiet, stderr=subprocess.PIPE, text=True)
+
+
+def pid_of_rank(rank: int, launcher: int) -> int:
+    """The child of torchrun that has this RANK in its environment."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    for pid in children:
+        if f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0"):
+            return int(pid)
+    raise AssertionError(f"torchrun has no rank {rank} among {children}")
+
+
+def lines(run: Path, kind: str) -> list[dict[str, Any]]:
+    written = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [line for line in written if line["kind"] == kind]
+
+
+def wait_for_steps(run: Path, process: "subprocess.Popen[str]") -> None:
+    for _ in range(1200):
+        if (run / "log.jsonl").exists() and lines(run, "step"):
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.05)
+    raise AssertionError("no step within a minute")
+
+
+def arguments(shards: Path, run: Path, budget: str) -> list[str]:
+    setting = "--model vit_tiny_patch16_224 --batch 8 --patch 48 --head-hidden 32 --lr 0.01"
+    machine = "--device cpu --precision fp32 --threads 1 --no-baseline"
+    places = ["--data", str(shards), "--out", str(run), "--budget", budget]
+    return [*places, *setting.split(), *machine.split()]
+
+
+@pytest.mark.slow
+def test_torchrun_trains_as_one_process_does_through_a_signal_to_one_rank_and_a_resume(
+    shard_dir: Path, tmp_path: Path
+) -> None:
+    """SIGTERM reaches rank 1 alone. The losses of all steps are those of an uninterrupted run."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    first = torchrun(*arguments(shard_dir, run, "60"))
+    wait_for_steps(run, first)
+    os.kill(pid_of_rank(1, first.pid), signal.SIGTERM)
+    _, errors = first.communicate(timeout=120)
+    assert first.returncode != 0 and "train/loop.py" not in errors
+    assert f"Stopped; continue with: accelssl train --out {run} --resume" in errors
+    (end,) = lines(run, "end")
+    stopped_at = checkpoint.load(run).step
+    assert (end["reason"], end["step"]) == ("interrupted", stopped_at)
+
+    again = torchrun(*arguments(shard_dir, run, "60"), "--resume")
+    _, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors
+    assert [line["step"] for line in lines(run, "resume")] == [stopped_at]
+    assert errors.count("report: ") == 1
+
+    train(start(replace(read_config(run / "config.json"), data=str(shard_dir)), whole, CPU), whole)
+    wanted = {line["step"]: line for line in lines(whole, "step")}
+    found = {line["step"]: line for line in lines(run, "step")}
+    assert list(found) == list(wanted) and 0 < stopped_at < len(wanted)
+    for step, line in found.items():
+        # AdamW multiplies what float32 rounds off; the tests above compare in float64.
+        near = 1e-4 if step <= 12 else 1e-2
+        assert line["loss"] == pytest.approx(wanted[step]["loss"], rel=near)
+        for name in ("images", "spent", "epoch", "lr"):
+            assert line[name] == wanted[step][name]
+
+
+@pytest.mark.slow
+def test_a_run_that_torchrun_starts_anew_goes_on_from_its_checkpoint(
+    shard_dir: Path, tmp_path: Path
+) -> None:
+    """The command has no --resume; after the signal all ranks end with a code that is not 0."""
+    run = tmp_path / "run"
+    process = torchrun(*arguments(shard_dir, run, "60"), restarts=1)
+    wait_for_steps(run, process)
+    os.kill(pid_of_rank(1, process.pid), signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    stopped, ended = lines(run, "end")
+    assert (stopped["reason"], ended["reason"]) == ("interrupted", "budget")
+    assert [line["step"] for line in lines(run, "resume")] == [stopped["step"]]
+    assert [line["step"] for line in lines(run, "step")] == list(range(1, ended["step"] + 1))
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_ends_all_and_the_run_can_go_on(
+    shard_dir: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process = torchrun(*arguments(shard_dir, run, "20k"))
+    wait_for_steps(run, process)
+    survivor = pid_of_rank(0, process.pid)
+    os.kill(pid_of_rank(1, process.pid), signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0 and not Path(f"/proc/{survivor}").exists()
+    assert "Rank 0 lost the other ranks" in errors
+    with exclusive(run):
+        assert lines(run, "step")
+
+
+if __name__ == "__main__":
+    on_one_rank(sys.argv[1], Path(sys.argv[2]))

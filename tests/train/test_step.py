@@ -1,0 +1,139 @@
+"""The step on a GPU: compiled and captured, it trains as the plain one does."""
+
+import copy
+
+import pytest
+import torch
+
+from accelssl.model.simclr import SimCLR
+from accelssl.pipeline.loader import Batch, Tokens
+from accelssl.train.optim import adamw
+from accelssl.train.step import Step
+
+gpu = pytest.mark.gpu
+
+
+def batch(keep: int, p: int, grid: int, device: str, seed: int, n: int = 16) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    views = tuple(
+        Tokens(
+            torch.randn(n, keep, 768, generator=generator).to(device),
+            torch.rand(n, grid**2, generator=generator).argsort(1)[:, :keep].to(device),
+            p,
+            grid,
+        )
+        for _ in range(2)
+    )
+    return Batch(views, torch.arange(n).numpy(), 0)
+
+
+def objective(device: str) -> SimCLR:
+    torch.manual_seed(0)
+    return SimCLR("vit_tiny_patch16_224", head_hidden=64, head_out=32).to(device)
+
+
+def losses(device: str, *, is_compiled: bool, precision: str, steps: int = 9) -> list[float]:
+    """Two stages in turn, so that each shape is met before, while and after it is captured."""
+    model = objective(device)
+    step = Step(model, adamw(model, 0.1), precision, is_compiled=is_compiled)
+    found = []
+    for i in range(steps):
+        keep, p, grid = ((12, 48, 5), (16, 30, 8))[i // 2 % 2]
+        found.append(step(batch(keep, p, grid, device, seed=i), 1e-4 * (i + 1) / steps))
+    return torch.stack(found).tolist()
+
+
+def test_a_step_is_adamw_on_the_gradient_of_the_loss() -> None:
+    ours, theirs = objective("cpu"), objective("cpu")
+    data = batch(12, 48, 5, "cpu", seed=1)
+    step = Step(ours, adamw(ours, 0.0), "fp32")
+    trained = [p for p in theirs.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-3, weight_decay=0.0)
+    for _ in range(3):
+        loss = step(data, 1e-3)
+        expected = theirs(*data.views)
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+        assert float(loss) == float(expected.detach())
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_captured_step_trains_as_the_plain_one(precision: str) -> None:
+    captured = losses("cuda", is_compiled=True, precision=precision)
+    plain = losses("cuda", is_compiled=False, precision=precision)
+    tolerance = 1e-3 if precision == "fp32" else 3e-2
+    assert captured == pytest.approx(plain, rel=tolerance)
+    assert plain[-1] != pytest.approx(plain[0], rel=1e-3)
+
+
+@gpu
+def test_a_captured_step_follows_the_learning_rate() -> None:
+    model = objective("cuda")
+    step = Step(model, adamw(model, 0.0), "fp32", is_compiled=True)
+    data = batch(12, 48, 5, "cuda", seed=1)
+    for _ in range(3):
+        step(data, 1e-3)
+    kernel = model.encoder.vit.blocks[0].attn.qkv.weight
+    for rate, moves in ((0.0, False), (1e-3, True)):
+        before = kernel.detach().clone()
+        step(data, rate)
+        torch.cuda.synchronize()
+        assert bool((kernel != before).any()) is moves
+
+
+@gpu
+def test_a_resumed_optimizer_still_follows_the_learning_rate() -> None:
+    model = objective("cuda")
+    optimizer = adamw(model, 0.0)
+    step = Step(model, optimizer, "fp32", is_compiled=True)
+    data = batch(12, 48, 5, "cuda", seed=1)
+    step(data, 1e-3)
+    again = objective("cuda")
+    resumed = adamw(again, 0.0)
+    again.load_state_dict(model.state_dict())
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    follower = Step(again, resumed, "fp32", is_compiled=True)
+    for _ in range(4):
+        assert float(follower(data, 1e-3)) == pytest.approx(float(step(data, 1e-3)), rel=1e-4)
+
+
+@gpu
+def test_launching_a_step_does_not_wait_for_the_gpu() -> None:
+    model = objective("cuda")
+    step = Step(model, adamw(model, 0.0), "bf16", is_compiled=True)
+    data = batch(12, 48, 5, "cuda", seed=1)
+    for _ in range(3):
+        step(data, 1e-3)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(data, 1e-3)
+        step(data, 1e-3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@gpu
+def test_the_loss_of_a_step_stays_when_the_next_one_runs() -> None:
+    model = objective("cuda")
+    step = Step(model, adamw(model, 0.0), "fp32", is_compiled=True)
+    first, second = (batch(12, 48, 5, "cuda", seed=i) for i in (1, 2))
+    for data in (first, second):
+        step(data, 0.0)
+    a, b = step(first, 0.0), step(second, 0.0)
+    assert float(a) != float(b)
+    assert float(a) == pytest.approx(float(step(first, 0.0)), rel=1e-5)
+
+
+@gpu
+def test_compiled_weights_have_the_names_of_plain_ones() -> None:
+    model = objective("cuda")
+    step = Step(model, adamw(model, 0.0), "fp32", is_compiled=True)
+    names = set(model.state_dict())
+    for _ in range(3):
+        step(batch(12, 48, 5, "cuda", seed=1), 1e-3)
+    assert set(model.state_dict()) == names == set(objective("cpu").state_dict())
