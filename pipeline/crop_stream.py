@@ -9,7 +9,7 @@ from torch import Tensor
 
 from accelssl.pipeline.crop.crop import crop, unavailable
 from accelssl.pipeline.crop.images import Images
-from accelssl.pipeline.dali import CropStream, Decoding, DecoderStream
+from accelssl.pipeline.dali import CropStream, DecoderStream, Decoding
 from accelssl.pipeline.feed import Encoded
 from accelssl.pipeline.shards import Split
 

@@ -42,7 +42,7 @@ class Decoding:
 
     threads: int = 2
     prefetch: int = 2
-    hw_load: float = 0.65
+    hw_load: float = 0.9
     preallocated_px: int = 0
 
     def __post_init__(self) -> None:
@@ -173,7 +173,8 @@ class _Stream:
         for encoded in self._batches:
             corners = (part for w in encoded.windows for part in (w[:, :2], w[:, 2:]))
             # As a list of DALI's own: it looks at each array of a plain list, three times.
-            jpegs = TensorListCPU([TensorCPU(jpeg) for jpeg in encoded.jpegs], contiguous=False)
+            each = [TensorCPU(jpeg) for jpeg in encoded.jpegs]
+            jpegs = TensorListCPU(each, contiguous=False)  # type: ignore[call-overload]
             inputs = [jpegs, *map(np.ascontiguousarray, corners)]
             self._in_flight.append((encoded, inputs))
             yield tuple(inputs)

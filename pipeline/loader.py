@@ -120,7 +120,9 @@ class Loader:
         planned, self._plans = tee(
             plans(len(split), options.batch, options.seed, options.rank, options.world, start)
         )
-        self._stream = _stream(split, self.views, options, planned, self._windows, _readers(options))
+        self._stream = _stream(
+            split, self.views, options, planned, self._windows, _readers(options)
+        )
         self._drawing = ThreadPoolExecutor(len(self.views), "accelssl-draw")
         self._lane = Lane(options.device)
         on_gpu = options.device.type == "cuda"

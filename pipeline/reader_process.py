@@ -15,6 +15,7 @@ import sys
 import tempfile
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,12 +59,14 @@ class ReaderProcess:
         ours, theirs = socket.socketpair()
         descriptors_ours, descriptors_theirs = socket.socketpair()
         passed = (theirs.fileno(), descriptors_theirs.fileno())
+        found_in = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
         self._process = subprocess.Popen(
             # -P: what lies in the working folder is not to be imported in place of a library.
             [sys.executable, "-P", "-m", __name__, *map(str, passed)],
             pass_fds=passed,
             stdin=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path)},
         )
         theirs.close()
         descriptors_theirs.close()

@@ -3,12 +3,14 @@
 import json
 import os
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from accelssl.errors import UserError
+from accelssl.pipeline import hardware_queues
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.storage.storage import absolute
 from accelssl.train import checkpoint, recipes
@@ -33,7 +35,19 @@ DEFAULT_MODEL = "vit_base_patch16_224"
 DEFAULT_COMPRESSION = Compression(30, 0.5)
 
 Compressing = tuple[int | None, float | None, Path | None]
-Machine = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What may differ between the parts of a run, besides where its data lies.
+
+    threads 0: all cores. loading: the loader's options by name, None for the default.
+    """
+
+    device: str = "auto"
+    precision: str = "auto"
+    threads: int = 0
+    loading: dict[str, Any] = field(default_factory=dict)
 
 
 def train_command(
@@ -61,7 +75,7 @@ def train_command(
     placed = read_ranks()
     if placed.restarts and (out / CONFIG).exists():
         resume, restart_epoch = True, False
-    device = device_of(placed, pick_device(machine[0]))
+    device = device_of(placed, pick_device(machine.device))
     schedule = _schedule(compression)
     options = options | {
         "schedule": schedule,
@@ -173,13 +187,15 @@ def score_table(scores: dict[str, Any]) -> str:
 def pick_device(name: str) -> torch.device:
     """auto, cpu, cuda or cuda:N. UserError when torch cannot use it."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
         raise UserError(
             f"Device {name!r} is not known.", "Use auto, cpu, cuda or cuda:N."
         ) from None
+    if device.type == "cuda":
+        hardware_queues.tell_once()
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"There is no {name}: torch sees {torch.cuda.device_count()} CUDA devices.",
@@ -230,11 +246,10 @@ def _machine_options(
     machine: Machine, device: torch.device, data: str | None, resuming: bool, ranks: Ranks
 ) -> dict[str, Any]:
     """What may differ between the parts of a run: where it runs and where its data lies."""
-    _, precision, threads = machine
-    keep = resuming and precision == "auto"
-    return {
-        "precision": None if keep else pick_precision(precision, device),
-        "threads": threads or max(1, len(os.sched_getaffinity(0)) // ranks.local_world),
+    keep = resuming and machine.precision == "auto"
+    return machine.loading | {
+        "precision": None if keep else pick_precision(machine.precision, device),
+        "threads": machine.threads or max(1, len(os.sched_getaffinity(0)) // ranks.local_world),
         # A run may be resumed from another folder.
         "data": None if data is None else absolute(data),
     }

@@ -19,7 +19,8 @@ class TrainConfig:
 
     base_lr is the learning rate per 256 images (times batch / 256 is the peak); warmup the share of
     the budget it rises over; min_area the smallest crop's share of the image; threads the number
-    that decode; precision "bf16" or "fp32".
+    that decode, and readers, prefetch, hw_load, preallocated_px how, as the loader's options say;
+    precision "bf16" or "fp32".
     """
 
     algo: str
@@ -39,6 +40,10 @@ class TrainConfig:
     seed: int = 0
     precision: str = "fp32"
     threads: int = 2
+    readers: int | None = None
+    prefetch: int = 2
+    hw_load: float = 0.9
+    preallocated_px: int = 0
     eval_every: float = 0.0
     convention: Convention = Convention.PATCHES196
 
@@ -55,6 +60,10 @@ class TrainConfig:
         _require(0 < self.min_area <= 1, "--min-area", self.min_area, "above 0 and at most 1")
         _require(0 <= self.eval_every <= 1, "--eval-every", self.eval_every, "from 0 to 1")
         _require(self.threads >= 1, "--threads", self.threads, "at least 1")
+        _require((self.readers or 0) >= 0, "--readers", self.readers or 0, "of 0 or more")
+        _require(self.prefetch >= 1, "--prefetch", self.prefetch, "at least 1")
+        _require(0 <= self.hw_load <= 1, "--hw-load", self.hw_load, "from 0 to 1")
+        _require(self.preallocated_px >= 0, "--preallocate", self.preallocated_px, "of 0 or more")
         _require(0 <= self.seed < 2**32, "--seed", self.seed, "from 0 to 2^32 - 1")
         _require(self.head_hidden >= 1, "--head-hidden", self.head_hidden, "at least 1")
         if self.precision not in ("bf16", "fp32"):

@@ -42,7 +42,7 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
             budget.charge(config.batch, config.sample_cost(stage))
             then = None if budget.is_spent else config.schedule.at(budget.progress)
             with guard.waiting():
-                batch = session.loader.next(both(stage), then and both(then))
+                batch = session.loader.next(both(stage), both(then) if then else None)
             loss = step(batch, rate)
 
             session.step += 1

@@ -84,7 +84,19 @@ def loader_options(
     """What this rank reads. UserError when the batch does not divide among the ranks."""
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     share = ranks.share(config.batch)
-    return LoaderOptions(share, config.seed, device, dtype, ranks.rank, ranks.world, config.threads)
+    return LoaderOptions(
+        share,
+        config.seed,
+        device,
+        dtype,
+        ranks.rank,
+        ranks.world,
+        threads=config.threads,
+        readers=config.readers,
+        prefetch=config.prefetch,
+        hw_load=config.hw_load,
+        preallocated_px=config.preallocated_px,
+    )
 
 
 def run_views(config: TrainConfig) -> tuple[views.View, ...]:

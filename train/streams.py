@@ -12,4 +12,4 @@ def training_stream(device: torch.device) -> torch.cuda.Stream:
 
 @cache
 def _stream(index: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(index, priority=-1)
+    return torch.cuda.Stream(index, priority=-1)  # type: ignore[no-untyped-call]

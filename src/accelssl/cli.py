@@ -117,6 +117,16 @@ def train(
     ] = None,
     precision: Annotated[str, typer.Option(help="bf16, fp32 or auto: where it helps.")] = "auto",
     threads: Annotated[int, typer.Option(help="Decoding threads; 0: all cores.")] = 0,
+    readers: Annotated[
+        int | None, typer.Option(help="Processes that read files, 0: threads do [2 on a GPU].")
+    ] = None,
+    prefetch: Annotated[int | None, typer.Option(help="Batches decoded ahead [2].")] = None,
+    hw_load: Annotated[
+        float | None, typer.Option(help="Share of images for a GPU's JPEG decoder [0.9].")
+    ] = None,
+    preallocate: Annotated[
+        int | None, typer.Option(help="Side in pixels of images to set GPU memory aside for [0].")
+    ] = None,
     device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     restart_epoch: Annotated[
@@ -131,7 +141,7 @@ def train(
     ] = True,
 ) -> None:
     """Pretrain a Vision Transformer on a shard set until the budget is spent."""
-    from accelssl.train.command import train_command
+    from accelssl.train.command import Machine, train_command
 
     options: dict[str, Any] = {
         "model": model,
@@ -154,7 +164,17 @@ def train(
         compression=(patch, drop, schedule),
         small=small,
         options=options,
-        machine=(device, precision, threads),
+        machine=Machine(
+            device,
+            precision,
+            threads,
+            {
+                "readers": readers,
+                "prefetch": prefetch,
+                "hw_load": hw_load,
+                "preallocated_px": preallocate,
+            },
+        ),
         resume=resume,
         baseline=baseline,
         restart_epoch=restart_epoch,

@@ -8,7 +8,7 @@ import torch
 
 from accelssl.pipeline import views
 from accelssl.pipeline.crop_stream import KernelCrops, crop_stream
-from accelssl.pipeline.dali import CropStream, Decoding, DecoderStream
+from accelssl.pipeline.dali import CropStream, DecoderStream, Decoding
 from accelssl.pipeline.feed import Encoded, encoded_batches
 from accelssl.pipeline.order import sequential_plans
 from accelssl.pipeline.shards import ShardSet, Split

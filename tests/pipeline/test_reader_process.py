@@ -186,7 +186,8 @@ def test_a_script_without_a_main_guard_may_use_them(shard_set: ShardSet, tmp_pat
         from accelssl.pipeline.loader import Loader, LoaderOptions
         from accelssl.pipeline.shards import open_shards
         options = LoaderOptions(batch=4, seed=0, device=torch.device("cpu"), readers=1)
-        loader = Loader(open_shards({shard_set.location!r}).split("train"), views.simclr(96), options)
+        train = open_shards({shard_set.location!r}).split("train")
+        loader = Loader(train, views.simclr(96), options)
         print(loader.next((Compression(48, 0.0),) * 2).views[0].values_NLV.shape)
         """)
     )

@@ -328,7 +328,7 @@ def test_want_of_memory_ends_the_job_but_a_file_that_asks_for_too_much_does_not(
 ) -> None:
     from accelssl.pipeline.sharding import shard_writer
 
-    def hungry(data: bytes, max_side: int | None) -> object:
+    def hungry(data: bytes, max_side: int | None, short_side: int | None) -> object:
         raise MemoryError
 
     monkeypatch.setattr(shard_writer, "check_image", hungry)

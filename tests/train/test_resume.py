@@ -18,7 +18,7 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.order import Position
 from accelssl.train import checkpoint, resuming
-from accelssl.train.command import run_training, train_command
+from accelssl.train.command import Machine, run_training, train_command
 from accelssl.train.config import TrainConfig
 from accelssl.train.history import NEEDED
 from accelssl.train.loop import train
@@ -354,7 +354,7 @@ def test_an_edited_config_that_no_longer_fits_is_refused_with_both_values(
             compression=(None, None, None),
             small=False,
             options={},
-            machine=("cpu", "auto", 1),
+            machine=Machine("cpu", threads=1),
             resume=True,
             baseline=False,
             restart_epoch=True,

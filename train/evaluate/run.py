@@ -19,6 +19,7 @@ from accelssl.train.evaluate.features import (
 )
 from accelssl.train.evaluate.neighbours import nearest_neighbours
 from accelssl.train.objective import build
+from accelssl.train.resuming import refuse_another_network
 
 NAME = "evaluation.json"
 BATCH = 64
@@ -36,6 +37,7 @@ def evaluate_run(
     state = checkpoint.load(run)
     shards = open_shards(data or config.data)
     untrained = build(config).to(device)
+    refuse_another_network(run, state, config)
     trained = build(config).to(device)
     trained.load_state_dict(state.objective)
     scores = neighbours_of(
