@@ -44,8 +44,8 @@ class Step:
     parameters, and hence checkpoints, are the same either way.
 
     `replica` is what runs in the objective's place on several ranks. A graph runs on a stream of
-    its own before any of lower priority, such as the loader's. Graphs of several shapes share their
-    memory: never run two at a time.
+    its own before any of lower priority, such as the loader's. It keeps the memory of a whole step,
+    so there is only one: of the shape that came last.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class Step:
         self._bf16 = precision == "bf16"
         self._device = next(objective.parameters()).device
         on_gpu = self._device.type == "cuda"
-        self._graphs: dict[Shape, _Captured | None] = {}
+        self._captured: _Captured | None = None
+        self._warm: set[Shape] = set()
         self._plain_steps = EAGER_STEPS if world_size() > 1 else 0
         self._stream: torch.cuda.Stream | None = None
         self._launched: deque[torch.cuda.Event] = deque()
@@ -92,17 +93,24 @@ class Step:
 
     def _replay(self, views: Sequence[Tokens]) -> Tensor:
         shape = _shape(views)
-        if shape not in self._graphs or self._plain_steps > 0:
-            self._graphs.setdefault(shape, None)
+        if self._captured and _shape(self._captured.views) != shape:
+            self._release(self._captured)
+        if shape not in self._warm or self._plain_steps > 0:
+            self._warm.add(shape)
             self._plain_steps -= 1
             return self._run(views)
-        captured = self._graphs[shape] or self._capture(views)
-        self._graphs[shape] = captured
+        captured = self._captured = self._captured or self._capture(views)
         for static, view in zip(captured.views, views, strict=True):
             static.values_NLV.copy_(view.values_NLV)
             static.keep_idx_NL.copy_(view.keep_idx_NL)
         captured.graph.replay()
         return captured.loss.clone()
+
+    def _release(self, captured: _Captured) -> None:
+        self._optimizer.zero_grad(set_to_none=True)  # they lie in the graph's memory
+        torch.cuda.current_stream(self._device).synchronize()
+        captured.graph.reset()
+        self._captured = None
 
     def _capture(self, views: Sequence[Tokens]) -> _Captured:
         static = tuple(
@@ -115,11 +123,8 @@ class Step:
         )
         self._optimizer.zero_grad(set_to_none=True)  # so that gradients are the graph's own
         graph = torch.cuda.CUDAGraph()
-        pool = next((known.graph.pool() for known in self._graphs.values() if known), None)
         # Other threads decode and prepare batches on this device meanwhile.
-        with torch.cuda.graph(
-            graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"
-        ):
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             loss = self._run(static)
         return _Captured(graph, static, loss)
 

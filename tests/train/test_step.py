@@ -118,6 +118,20 @@ def test_launching_a_step_does_not_wait_for_the_gpu() -> None:
 
 
 @gpu
+def test_a_new_shape_takes_the_memory_of_the_one_before() -> None:
+    model = objective("cuda")
+    step = Step(model, adamw(model, 0.0), "bf16", is_compiled=True)
+    reserved = []
+    for keep in (60, 61, 62, 63, 64):
+        data = batch(keep, 30, 8, "cuda", seed=1, n=256)
+        for _ in range(3):
+            step(data, 1e-4).item()
+        torch.cuda.empty_cache()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] < 1.3 * reserved[0]
+
+
+@gpu
 def test_the_loss_of_a_step_stays_when_the_next_one_runs() -> None:
     model = objective("cuda")
     step = Step(model, adamw(model, 0.0), "fp32", is_compiled=True)
