@@ -68,9 +68,13 @@ class Step:
         self._launched: deque[torch.cuda.Event] = deque()
         if on_gpu if is_compiled is None else is_compiled and on_gpu:
             torch._dynamo.config.recompile_limit = _MOST_SHAPES
-            for block in objective.encoder.vit.blocks:
-                block.compile(dynamic=False)
+            objective.encoder.compile_blocks()
             self._stream = training_stream(self._device)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the GPU has done all that was launched. Never on a CPU, which waits for it."""
+        return bool(self._launched) and self._launched[-1].query()
 
     def __call__(self, batch: Batch, rate: float) -> Tensor:
         if self._stream is None:
