@@ -74,7 +74,10 @@ class Step:
     @property
     def is_idle(self) -> bool:
         """Whether the GPU has done all that was launched. Never on a CPU, which waits for it."""
-        return bool(self._launched) and self._launched[-1].query()
+        if not self._launched:
+            return False
+        is_done: bool = self._launched[-1].query()  # type: ignore[no-untyped-call]
+        return is_done
 
     def __call__(self, batch: Batch, rate: float) -> Tensor:
         if self._stream is None:
