@@ -17,11 +17,12 @@ PIP := $(VENV)/bin/python -m pip
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format types clean distclean
+.PHONY: help demo test test-slow lint format types clean distclean
 
 help:
 	@echo "make demo       install into $(VENV) and run the main job on bundled photographs"
-	@echo "make test       install into $(VENV) and run the tests (those for a GPU skip without one)"
+	@echo "make test       install into $(VENV) and run the quick tests (a GPU's skip without one)"
+	@echo "make test-slow  the rest: those marked slow, of more than ten seconds"
 	@echo "make lint       ruff: style and format, changing nothing"
 	@echo "make format     ruff: put both right"
 	@echo "make types      mypy --strict on an installed copy, and on the tests"
@@ -30,7 +31,7 @@ help:
 	@echo
 	@echo "DALI=cu12 or cu13   the CUDA version of DALI (now $(DALI)); another one makes $(VENV) anew"
 	@echo "PYTHON=python3.12   makes $(VENV) with this Python, not the first found of 3.11 or newer"
-	@echo "ARGS='-m \"not slow\"'  is passed on to accelssl demo or to pytest"
+	@echo "ARGS='-k shards'    is passed on to accelssl demo or to pytest"
 
 demo: $(FOR_DEMO)
 	@echo "== accelssl demo"
@@ -41,8 +42,12 @@ export OMP_WAIT_POLICY ?= passive
 
 # pytest itself, never `python -m pytest`: that one puts the checkout on sys.path.
 test: $(FOR_DEV)
-	@echo "== pytest"
-	@$(BIN)/pytest $(ARGS)
+	@echo "== pytest: the quick tests"
+	@$(BIN)/pytest -m "not slow" $(ARGS)
+
+test-slow: $(FOR_DEV)
+	@echo "== pytest: the slow tests"
+	@$(BIN)/pytest -m slow $(ARGS)
 
 lint: $(FOR_DEV)
 	@echo "== ruff: style, then format"

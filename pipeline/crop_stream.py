@@ -20,6 +20,7 @@ class Crops(Protocol):
     """Iterates (batch, crops): for each view a uint8 tensor crops_NHWC."""
 
     def __next__(self) -> tuple[Encoded, tuple[Tensor, ...]]: ...
+    def close(self) -> None: ...
 
 
 def crop_stream(
@@ -57,3 +58,6 @@ class KernelCrops:
             made = crop(images, [encoded.windows[view] for view in views], size)
             crops |= dict(zip(views, made, strict=True))
         return encoded, tuple(crops[view] for view in range(len(self._sizes)))
+
+    def close(self) -> None:
+        self._decoder.close()

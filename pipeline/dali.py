@@ -6,7 +6,7 @@ bytes, because DALI's generators are keyed by the place in a batch and not by th
 
 import io
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,9 @@ except ImportError as error:
     ) from error
 
 
+MOST_PREFETCHED = 64
+
+
 @dataclass(frozen=True)
 class Decoding:
     """How the decoder works; the defaults are what was measured to be best on 4 and on 16 cores.
@@ -46,10 +49,14 @@ class Decoding:
     preallocated_px: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("threads", 1), ("prefetch", 1), ("preallocated_px", 0)):
-            if getattr(self, name) < least:
+        for name, least, most in (
+            ("threads", 1, 4096),
+            ("prefetch", 1, MOST_PREFETCHED),
+            ("preallocated_px", 0, 65_535),
+        ):
+            if not least <= getattr(self, name) <= most:
                 raise UserError(
-                    f"{name} {getattr(self, name)} makes no sense.", f"Use at least {least}."
+                    f"{name} {getattr(self, name)} makes no sense.", f"Use {least} to {most}."
                 )
         if not 0 <= self.hw_load <= 1:
             raise UserError(f"hw_load {self.hw_load} is no share.", "Use a value from 0 to 1.")
@@ -115,6 +122,10 @@ class DecoderStream:
         encoded, (images,) = next(self._stream)
         return encoded, images
 
+    def close(self) -> None:
+        """Give back the decoder, and close `batches`."""
+        self._stream.close()
+
 
 class CropStream:
     """Iterates (batch, crops): for each view a uint8 tensor crops_NHWC on `device`.
@@ -140,6 +151,23 @@ class CropStream:
         encoded, outputs = next(self._stream)
         return encoded, tuple(torch.utils.dlpack.from_dlpack(out.as_tensor()) for out in outputs)
 
+    def close(self) -> None:
+        """Give back the decoder, and close `batches`."""
+        self._stream.close()
+
+
+def _feed(
+    batches: Iterator[Encoded], in_flight: "deque[tuple[Encoded, list[Any]]]"
+) -> Generator[tuple[Any, ...]]:
+    for encoded in batches:
+        corners = (part for w in encoded.windows for part in (w[:, :2], w[:, 2:]))
+        # As a list of DALI's own: it looks at each array of a plain list, three times.
+        each = [TensorCPU(jpeg) for jpeg in encoded.jpegs]
+        jpegs = TensorListCPU(each, contiguous=False)  # type: ignore[call-overload]
+        inputs = [jpegs, *map(np.ascontiguousarray, corners)]
+        in_flight.append((encoded, inputs))
+        yield tuple(inputs)
+
 
 class _Stream:
     """Runs the graph: (batch, its outputs)."""
@@ -157,9 +185,10 @@ class _Stream:
         # What DALI may still read without copying, oldest first.
         self._in_flight: deque[tuple[Encoded, list[Any]]] = deque()
         self._handed_out: tuple[Encoded, list[Any]] | None = None
+        self._source = _feed(batches, self._in_flight)
         self._device, on_gpu = device, device.type == "cuda"
-        self._pipeline: Pipeline = _graph(
-            source=self._feed(),
+        self._pipeline: Pipeline | None = _graph(
+            source=self._source,
             sizes=tuple(sizes),
             on_gpu=on_gpu,
             decoding=decoding,
@@ -169,17 +198,16 @@ class _Stream:
             prefetch_queue_depth=decoding.prefetch,
         )
 
-    def _feed(self) -> Iterator[tuple[Any, ...]]:
-        for encoded in self._batches:
-            corners = (part for w in encoded.windows for part in (w[:, :2], w[:, 2:]))
-            # As a list of DALI's own: it looks at each array of a plain list, three times.
-            each = [TensorCPU(jpeg) for jpeg in encoded.jpegs]
-            jpegs = TensorListCPU(each, contiguous=False)  # type: ignore[call-overload]
-            inputs = [jpegs, *map(np.ascontiguousarray, corners)]
-            self._in_flight.append((encoded, inputs))
-            yield tuple(inputs)
+    def close(self) -> None:
+        self._pipeline = self._handed_out = None  # it is freed by the collector: it knows itself
+        self._source.close()
+        self._in_flight.clear()
+        if isinstance(self._batches, Generator):
+            self._batches.close()
 
     def __next__(self) -> tuple[Encoded, Any]:
+        if self._pipeline is None:
+            raise StopIteration
         try:
             # On a GPU the outputs are ready, and later freed, in the order of torch's stream.
             on_gpu = self._device.type == "cuda"

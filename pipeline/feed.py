@@ -122,11 +122,15 @@ class _Processes(_Feed):
         return memory.array, extents
 
     def take_back(self, memory: Bytes) -> None:
-        self._free.append(self._memories[memory.ctypes.data])
+        known = self._memories.get(memory.ctypes.data)
+        if known:  # not when all has been given back
+            self._free.append(known)
 
     def close(self) -> None:
         for process in self._all:
             process.close()
+        self._free.clear()
+        self._memories.clear()
 
     def _memory(self, samples: int) -> SharedMemory:
         """Enough for any `samples` of the split."""

@@ -120,7 +120,7 @@ class Loader:
         planned, self._plans = tee(
             plans(len(split), options.batch, options.seed, options.rank, options.world, start)
         )
-        self._stream = _stream(
+        self._stream: Crops | None = _stream(
             split, self.views, options, planned, self._windows, _readers(options)
         )
         self._drawing = ThreadPoolExecutor(len(self.views), "accelssl-draw")
@@ -131,6 +131,7 @@ class Loader:
         works_ahead = on_gpu if options.works_ahead is None else options.works_ahead
         self._thread = ThreadPoolExecutor(1, "accelssl-ahead") if works_ahead else None
         self._pending: Future[_Made] | None = None
+        self._planned: Plan | None = None
 
     def next(
         self, compressions: Sequence[Compression], then: Sequence[Compression] | None = None
@@ -139,7 +140,11 @@ class Loader:
 
         `then`: what the batch after it will be asked for with, if that is known. It is made while
         the caller works with this one; asking otherwise after all costs compressing it again.
+        Raises ValueError unless there is a compression for each view.
         """
+        for asked in (compressions, then):
+            if asked is not None and len(asked) != len(self.views):
+                raise ValueError(f"{len(asked)} compressions for {len(self.views)} views.")
         made = self._take(tuple(compressions))
         if then is not None and self._thread:
             self._pending = self._thread.submit(self._make, tuple(then))
@@ -148,13 +153,15 @@ class Loader:
         return Batch(made.views, made.plan.samples_N, made.plan.epoch)
 
     def close(self) -> None:
-        """Give back threads, decoder and what was made ahead; otherwise that happens some time
-        after the last reference is gone."""
+        """Give back processes, threads, decoder and what was made ahead; without it that happens
+        some time after the last reference is gone. There is no next batch then."""
         for pool in (self._thread, self._drawing):
             if pool:
                 pool.shutdown(wait=True, cancel_futures=True)
         self._pending = None
-        del self._stream
+        if self._stream:
+            self._stream.close()
+        self._stream = None
 
     def pictures(
         self, compressions: Sequence[Compression]
@@ -177,18 +184,27 @@ class Loader:
         return np.stack(images), kept
 
     def _take(self, compressions: tuple[Compression, ...]) -> _Made:
-        pending, self._pending = self._pending, None
-        made = pending.result() if pending else self._make(compressions)
+        if self._stream is None:
+            raise RuntimeError("The loader was closed: make another one at its position.")
+        # What is pending stays so if waiting for it is interrupted.
+        made = self._pending.result() if self._pending else self._make(compressions)
+        self._pending = None
         if made.compressions != compressions:
             made = self._compressed(made.plan, made.crops, self._drawn(made.plan, compressions))
         self.position = made.plan.after
         return made
 
     def _make(self, compressions: tuple[Compression, ...]) -> _Made:
-        drawn = self._drawn(next(self._plans), compressions)
+        assert self._stream is not None
+        self._planned = plan = self._planned or next(self._plans)
+        drawn = self._drawn(plan, compressions)
         with self._lane.in_use():
             encoded, crops = next(self._stream)
-        return self._compressed(encoded.plan, crops, drawn)
+        if encoded.plan is not plan:  # an interrupted call took that batch from the stream
+            plan = next(other for other in self._plans if other is encoded.plan)
+            drawn = self._drawn(plan, compressions)
+        self._planned = None
+        return self._compressed(plan, crops, drawn)
 
     def _drawn(self, plan: Plan, compressions: tuple[Compression, ...]) -> list[Future[_Drawn]]:
         return [

@@ -32,7 +32,7 @@ class SharedMemory:
     """Memory that processes share; only what was written to takes space."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = max(1, size_bytes)
+        self.size_bytes, self.descriptor = max(1, size_bytes), -1
         if hasattr(os, "memfd_create"):  # unlike /dev/shm it is not made small by containers
             self.descriptor = os.memfd_create("accelssl-batch", os.MFD_CLOEXEC)
         else:
@@ -42,7 +42,8 @@ class SharedMemory:
         self.array = mapped(self.descriptor, self.size_bytes)
 
     def __del__(self) -> None:
-        os.close(self.descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
 
 def mapped(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
@@ -110,13 +111,14 @@ class ReaderProcess:
 
 def main() -> None:
     """What the process does: answers its starter's questions, until there is none to ask."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes
+    # Both may be sent to all processes of a job; the trainer still needs a batch to end well.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     connection = Connection(int(sys.argv[1]))
     descriptors = socket.socket(fileno=int(sys.argv[2]))
     memories: list[NDArray[np.uint8]] = []
-    location, name, digest = connection.recv()
-    reader: BatchReader | Exception = _opened(location, name, digest)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        reader = _opened(*connection.recv())
         while True:
             samples_N, number, size_bytes = connection.recv()
             if number == len(memories):

@@ -8,6 +8,7 @@ order in them.
 Legend: N samples of a split.
 """
 
+import errno
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from accelssl.errors import UserError
 from accelssl.pipeline.manifest import MANIFEST_NAME, Manifest, ShardEntry, read_manifest
+from accelssl.pipeline.open_files import allow_open_files
 from accelssl.pipeline.shard_index import COMPONENTS, ShardIndex, key_of, parse_index
 from accelssl.pipeline.storage.storage import (
     Location,
@@ -71,6 +73,7 @@ def open_shards(location: Location) -> ShardSet:
     """
     storage = open_storage(location)
     manifest, digest = read_manifest(storage)
+    allow_open_files(sum(len(split.shards) for split in manifest.splits.values()))
     return ShardSet(storage, manifest, digest)
 
 
@@ -182,7 +185,9 @@ class Split:
         except OSError as error:
             raise UserError(
                 f"{self.describe(i)} cannot be read: {error.strerror}.",
-                "Check that the set's storage is there and that its files may be read.",
+                f"Raise the limit (ulimit -n) above {len(self.shards)}, or write larger shards."
+                if error.errno in (errno.EMFILE, errno.ENFILE)
+                else "Check that the set's storage is there and that its files may be read.",
             ) from error
         if read_bytes != len(memory):
             raise UserError(

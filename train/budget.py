@@ -48,6 +48,10 @@ class Budget:
     def is_spent(self) -> bool:
         return self.spent >= self.total
 
+    def after(self, images: int, sample_cost: float) -> "Budget":
+        """As it will be once that is charged."""
+        return Budget(self.total, self.spent + images * sample_cost)
+
     def charge(self, images: int, sample_cost: float) -> None:
         """One step of `images` images at `sample_cost` units each."""
         self.spent += images * sample_cost

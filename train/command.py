@@ -17,7 +17,14 @@ from accelssl.train import checkpoint, recipes
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.budget import format_units, parse_units
 from accelssl.train.config import ALGORITHMS, TrainConfig, override, read_config, refuse_changes
-from accelssl.train.distributed import ALONE, Ranks, device_of, joined, read_ranks
+from accelssl.train.distributed import (
+    ALONE,
+    Ranks,
+    device_of,
+    joined,
+    read_ranks,
+    this_job,
+)
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.lock import exclusive
 from accelssl.train.log import Log
@@ -28,7 +35,7 @@ from accelssl.train.resuming import Restart, finished
 from accelssl.train.schedule import Schedule, constant, read_schedule
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
-from accelssl.train.session import CONFIG, Session, resume, start
+from accelssl.train.session import CONFIG, JOB, Session, resume, start
 from accelssl.train.watchers import Terminal, progress_bar, tensorboard
 
 DEFAULT_MODEL = "vit_base_patch16_224"
@@ -73,8 +80,6 @@ def train_command(
     if restart_epoch and not resume:
         raise UserError("--restart-epoch was given without --resume.", "Give both, or neither.")
     placed = read_ranks()
-    if placed.restarts and (out / CONFIG).exists():
-        resume, restart_epoch = True, False
     device = device_of(placed, pick_device(machine.device))
     schedule = _schedule(compression)
     options = options | {
@@ -82,6 +87,8 @@ def train_command(
         "budget": None if budget is None else parse_units(budget),
     }
     with joined(placed, device) as ranks:
+        if ranks.from_main(_is_started_anew(ranks, out)):
+            resume, restart_epoch = True, False
         here = _machine_options(machine, device, data, resume, ranks)
         if resume:
             config = read_config(out / CONFIG)
@@ -100,6 +107,12 @@ def train_command(
             restart_epoch=restart_epoch,
             ranks=ranks,
         )
+
+
+def _is_started_anew(ranks: Ranks, out: Path) -> bool:
+    """Whether torchrun has begun this very run before and starts it again after a failure."""
+    job = out / JOB
+    return ranks.restarts > 0 and job.exists() and job.read_text() == this_job()
 
 
 def run_training(

@@ -61,7 +61,7 @@ class TrainConfig:
         _require(0 <= self.eval_every <= 1, "--eval-every", self.eval_every, "from 0 to 1")
         _require(self.threads >= 1, "--threads", self.threads, "at least 1")
         _require((self.readers or 0) >= 0, "--readers", self.readers or 0, "of 0 or more")
-        _require(self.prefetch >= 1, "--prefetch", self.prefetch, "at least 1")
+        _require(1 <= self.prefetch <= 64, "--prefetch", self.prefetch, "from 1 to 64")
         _require(0 <= self.hw_load <= 1, "--hw-load", self.hw_load, "from 0 to 1")
         _require(self.preallocated_px >= 0, "--preallocate", self.preallocated_px, "of 0 or more")
         _require(0 <= self.seed < 2**32, "--seed", self.seed, "from 0 to 2^32 - 1")

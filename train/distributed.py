@@ -6,12 +6,14 @@ through a gloo group of its own, so that it never waits for a GPU and no GPU wai
 """
 
 import os
+import platform
 import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -95,6 +97,17 @@ def read_ranks() -> Ranks:
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     rank, world, local_rank, local_world = (int(os.environ[name]) for name in names[:4])
     return Ranks(rank, world, local_rank, local_world, restarts)
+
+
+def this_job() -> str:
+    """Names the torchrun that started this process: the same when it starts it anew."""
+    launcher = os.getppid()
+    try:
+        stat = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()
+        began = stat[19]
+    except (OSError, IndexError):  # no /proc: a process number is nearly as good
+        began = "?"
+    return f"{platform.node()} {launcher} {began}"
 
 
 def device_of(ranks: Ranks, device: torch.device) -> torch.device:

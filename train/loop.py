@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Batch
 from accelssl.train.distributed import Votes
@@ -39,12 +40,12 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
         while not budget.is_spent and not (stopped_by := votes.cast(interrupted.signal)):
             stage = config.schedule.at(budget.progress)
             rate = learning_rate(budget.progress, config.peak_lr, config.warmup)
-            budget.charge(config.batch, config.sample_cost(stage))
-            then = None if budget.is_spent else config.schedule.at(budget.progress)
-            batch = session.loader.next(both(stage), both(then) if then else None)
+            then = budget.after(config.batch, config.sample_cost(stage))
+            batch = _next_batch(session, run, stage, None if then.is_spent else then.progress)
             was_late = step.is_idle
             loss = step(batch, rate)
 
+            budget.charge(config.batch, config.sample_cost(stage))
             session.step += 1
             session.images += config.batch
             tick = _advance(session, tick)
@@ -72,6 +73,20 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
             reason="budget" if budget.is_spent else "interrupted",
         )
         return stopped_by
+
+
+def _next_batch(session: Session, run: Path, stage: Stage, then: float | None) -> Batch:
+    """The batch of a step in `stage`; the one after it will be for progress `then`, if any.
+
+    What has been trained is saved when there is none to be had.
+    """
+    following = None if then is None else both(session.config.schedule.at(then))
+    try:
+        return session.loader.next(both(stage), following)
+    except UserError:
+        if session.ranks.world == 1:
+            session.save(run)
+        raise
 
 
 def step_of(session: Session) -> Step:

@@ -13,11 +13,12 @@ from accelssl.pipeline import views
 from accelssl.pipeline.loader import Loader, LoaderOptions
 from accelssl.pipeline.order import Position
 from accelssl.pipeline.shards import ShardSet, open_shards
+from accelssl.pipeline.stream import STREAM_VERSION, decoder_versions
 from accelssl.train import checkpoint
 from accelssl.train.budget import Budget
 from accelssl.train.checkpoint import Checkpoint
 from accelssl.train.config import TrainConfig
-from accelssl.train.distributed import ALONE, Ranks, replicate
+from accelssl.train.distributed import ALONE, Ranks, replicate, this_job
 from accelssl.train.environment import environment
 from accelssl.train.objective import build
 from accelssl.train.optim import adamw
@@ -33,6 +34,8 @@ from accelssl.train.resuming import (
 )
 
 CONFIG = "config.json"
+JOB = "job"
+"""Which job of torchrun began a run: only that one goes on with it unasked."""
 
 
 @dataclass
@@ -117,6 +120,7 @@ def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = A
     try:
         run.mkdir(parents=True, exist_ok=True)
         (run / CONFIG).write_text(json.dumps(config.to_json(), indent=1))
+        (run / JOB).write_text(this_job())
         (run / "environment.json").write_text(json.dumps(environment(device), indent=1))
     except OSError as error:
         raise UserError(f"{run} cannot be written ({error}).", "Name another --out.") from error
@@ -159,6 +163,7 @@ def _session(
     config: TrainConfig, device: torch.device, position: Position, ranks: Ranks
 ) -> Session:
     shards = open_shards(config.data)
+    _refuse_other_data(ranks, shards)
     if config.eval_every and "val" not in shards.splits:
         raise UserError(
             f"{shards.location} has no val split for --eval-every.",
@@ -173,3 +178,16 @@ def _session(
     return Session(
         config, device, shards, loader, objective, replica, optimizer, budget, ranks=ranks
     )
+
+
+def _refuse_other_data(ranks: Ranks, shards: ShardSet) -> None:
+    """UserError where this rank reads another set, or reads it otherwise, than rank 0."""
+    here = {"shard set": shards.digest, "draws": STREAM_VERSION, **decoder_versions()}
+    there = ranks.from_main(here)
+    for name, value in here.items():
+        if value != there[name]:
+            raise UserError(
+                f"{shards.location} is not the same on all ranks: {name} {value} here, "
+                f"{there[name]} on rank 0.",
+                "Copy the set and install the same versions everywhere.",
+            )

@@ -52,6 +52,13 @@ def main() -> None:
         app()
     except UserError as error:
         _refuse(error.what, error.remedy)
+    except ModuleNotFoundError as error:
+        if (error.name or "accelssl").partition(".")[0] == "accelssl":
+            raise
+        _refuse(
+            f"The package {error.name} is missing.",
+            "Install accelssl again, with what it needs: pip install accelssl.",
+        )
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
             raise

@@ -1,12 +1,17 @@
-"""An S3 server of one's own (moto) in another process, and a new bucket on it for each test."""
+"""An S3 server of one's own (moto) in another process, and a new bucket on it for each test; a
+fair shard set to plant faults in.
+"""
 
 import itertools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.pipeline.planted_sets import Members, members_of_set, write_set
 
 # Not in a thread of the tests: DALI keeps the interpreter to itself while it reads.
 SERVER = """
@@ -64,3 +69,13 @@ def bucket(s3_endpoint: str, aws: Callable[[str], None]) -> str:
     name = f"bucket-{next(BUCKET_NUMBERS)}"
     boto3.session.Session().client("s3").create_bucket(Bucket=name)
     return name
+
+
+@pytest.fixture
+def content() -> dict[str, Members]:
+    return members_of_set()
+
+
+@pytest.fixture
+def clean(tmp_path: Path, content: dict[str, Members]) -> Path:
+    return write_set(tmp_path / "set", content)

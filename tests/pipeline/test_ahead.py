@@ -8,6 +8,7 @@ import torch
 from accelssl.errors import UserError
 from accelssl.pipeline import views
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.crop_stream import Crops
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions
 from accelssl.pipeline.shards import ShardSet
 
@@ -57,3 +58,78 @@ def test_what_goes_wrong_ahead_is_said_when_its_batch_is_asked_for(shard_set: Sh
     loader._pending = loader._thread.submit(loader._make, HALF)  # type: ignore[union-attr]
     with pytest.raises(UserError, match="Image 7"):
         loader.next(HALF)
+
+
+class Interrupted:
+    """A stream that is interrupted once, after it took a batch that nobody gets."""
+
+    def __init__(self, stream: Crops, at: int) -> None:
+        self._stream, self._left = stream, at
+
+    def __next__(self) -> object:
+        self._left -= 1
+        got = next(self._stream)
+        if self._left == 0:
+            raise KeyboardInterrupt
+        return got
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@pytest.mark.parametrize("options", [PLAIN, AHEAD], ids=["plain", "ahead"])
+def test_after_an_interruption_a_sample_still_has_its_own_tokens(
+    shard_set: ShardSet, options: LoaderOptions
+) -> None:
+    train = shard_set.split("train")
+    expected = {}
+    for batch in take(Loader(train, views.simclr(240), PLAIN), 5):
+        for row, sample in enumerate(batch.samples_N.tolist()):
+            expected[batch.epoch, sample] = [view.values_NLV[row] for view in batch.views]
+    loader = Loader(train, views.simclr(240), options)
+    loader._stream = Interrupted(loader._stream, 2)  # type: ignore[assignment, arg-type]
+    loader.next(HALF)
+    with pytest.raises(KeyboardInterrupt):
+        loader.next(HALF)
+    for batch in take(loader, 3):
+        for row, sample in enumerate(batch.samples_N.tolist()):
+            for view, tokens in zip(batch.views, expected[batch.epoch, sample], strict=True):
+                assert torch.equal(view.values_NLV[row], tokens)
+
+
+def test_a_batch_whose_waiting_was_interrupted_is_the_next_one(shard_set: ShardSet) -> None:
+    loader = Loader(shard_set.split("train"), views.simclr(240), AHEAD)
+    plain = Loader(shard_set.split("train"), views.simclr(240), PLAIN)
+    loader.next(HALF, then=HALF)
+    plain.next(HALF)
+    pending = loader._pending
+    assert pending is not None
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    loader._pending = type("Waiting", (), {"result": staticmethod(interrupted)})()
+    with pytest.raises(KeyboardInterrupt):
+        loader.next(HALF)
+    assert loader._pending is not None
+    loader._pending = pending
+    assert same(loader.next(HALF), plain.next(HALF))
+
+
+def test_a_closed_loader_says_so_and_may_be_closed_again(shard_set: ShardSet) -> None:
+    loader = Loader(shard_set.split("train"), views.simclr(240), AHEAD)
+    loader.next(HALF, then=HALF)
+    loader.close()
+    loader.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        loader.next(HALF)
+
+
+def test_each_view_needs_a_compression(shard_set: ShardSet) -> None:
+    loader = Loader(shard_set.split("train"), views.simclr(240), PLAIN)
+    with pytest.raises(ValueError, match="1 compressions for 2 views"):
+        loader.next(HALF[:1])
+
+
+def take(loader: Loader, count: int) -> list[Batch]:
+    return [loader.next(HALF) for _ in range(count)]

@@ -64,20 +64,20 @@ def test_code_is_compiled_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyP
 
 def test_many_first_uses_at_once_leave_one_whole_file(cache: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        ask = [pool.submit(nvrtc.machine_code, 48, "bfloat16", "sm_90") for _ in range(4)]
+        ask = [pool.submit(nvrtc.machine_code, 16, "bfloat16", "sm_90") for _ in range(4)]
         codes = {future.result() for future in ask}
     (kept,) = cache.iterdir()
     assert {kept.read_bytes()[32:]} == codes
 
 
-@pytest.mark.parametrize("damage", [b"", b"\x7fELF of something else", None])
-def test_a_damaged_cache_is_made_anew(damage: bytes | None, cache: Path) -> None:
+def test_a_damaged_cache_is_made_anew(cache: Path) -> None:
     code = nvrtc.machine_code(16, "bfloat16", "sm_90")
     (kept,) = cache.iterdir()
     whole = kept.read_bytes()
-    kept.write_bytes(whole[:-100] if damage is None else damage)
-    assert nvrtc.machine_code(16, "bfloat16", "sm_90") == code
-    assert kept.read_bytes() == whole
+    for damage in (b"", b"\x7fELF of something else", whole[:-100]):
+        kept.write_bytes(damage)
+        assert nvrtc.machine_code(16, "bfloat16", "sm_90") == code
+        assert kept.read_bytes() == whole
 
 
 def test_a_user_without_a_home_does_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from dataclasses import replace
 from itertools import islice
@@ -136,6 +137,10 @@ def children() -> set[int]:
     return {int(pid) for pid in listed.read_text().split()}
 
 
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_processes_end_with_the_stream_that_started_them(shard_set: ShardSet) -> None:
     planned = plans(40, 7, seed=5, rank=0, world=1, start=Position())
     gc.collect()
@@ -146,6 +151,37 @@ def test_processes_end_with_the_stream_that_started_them(shard_set: ShardSet) ->
     assert len(started) == 2
     stream.close()  # type: ignore[attr-defined]
     assert not any(map(alive, started))
+
+
+def test_a_closed_loader_has_given_everything_back(shard_set: ShardSet) -> None:
+    options = LoaderOptions(batch=8, seed=3, device=torch.device("cpu"), readers=1)
+    pair = (Compression(48, 0.0),) * 2
+    gc.collect()
+    gc.disable()  # closing is to do it, not the collector
+    try:
+        before = children(), open_files(), threading.active_count()
+        for _ in range(2):
+            loader = Loader(shard_set.split("train"), views.simclr(240), options)
+            loader.next(pair)
+            loader.close()
+            del loader
+        after = children(), open_files(), threading.active_count()
+    finally:
+        gc.enable()
+    assert after[0] == before[0] and after[2] == before[2]
+    assert after[1] <= before[1] + 2  # the tars that this process has opened itself
+
+
+def test_a_signal_to_the_whole_job_leaves_the_readers_reading(shard_set: ShardSet) -> None:
+    """The trainer ends by itself, and needs what it has asked for to end well."""
+    split = shard_set.split("train")
+    process, memory = ReaderProcess(split), SharedMemory(1 << 22)
+    process.read(np.arange(3), memory)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process._process.send_signal(number)
+        time.sleep(0.1)
+        assert process.read(np.arange(3), memory).labels_N.shape == (3,)
+    process.close()
 
 
 def test_processes_end_with_a_trainer_that_was_killed(shard_set: ShardSet, tmp_path: Path) -> None:

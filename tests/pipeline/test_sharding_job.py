@@ -332,6 +332,7 @@ def test_want_of_memory_ends_the_job_but_a_file_that_asks_for_too_much_does_not(
         raise MemoryError
 
     monkeypatch.setattr(shard_writer, "check_image", hungry)
+    monkeypatch.setattr(shard_writer, "_MOST_BYTES_OF_A_PICTURE", 1_000_000)  # is written: slow
     with pytest.raises(UserError, match="None of the 40 images"):
         shard_images(folder, tmp_path / "a", workers=1)
     monkeypatch.setattr(shard_writer, "_memory_is_short", lambda: True)

@@ -1,10 +1,7 @@
 """Sources: the same images are the same listing, however they are packed; nothing is lost."""
 
-import gzip
-import io
 import os
 import pickle
-import random
 import re
 import tarfile
 from collections.abc import Callable
@@ -12,111 +9,33 @@ from pathlib import Path
 
 import pytest
 
-from accelssl.errors import UserError
 from accelssl.pipeline.sources.open_source import open_source
-from accelssl.pipeline.sources.source import Source, SourceChanged
-
-# Facts about ImageNet that stand on their own: the classes of its first four validation images.
-VAL_CLASS = {1: "n01751748", 2: "n09193705", 3: "n02105855", 4: "n04263257"}
-WNIDS = sorted(VAL_CLASS.values())
-
-
-def content(name: str) -> bytes:
-    return random.Random(name).randbytes(300 + len(name))
-
-
-def train_name(wnid: str, i: int) -> str:
-    return f"{wnid}_{7919 * i % 101}.JPEG"
-
-
-def val_name(number: int) -> str:
-    return f"ILSVRC2012_val_{number:08d}.JPEG"
-
-
-TRAIN = [(wnid, train_name(wnid, i)) for wnid in WNIDS for i in range(5)]
-VAL = [(wnid, val_name(number)) for number, wnid in VAL_CLASS.items()]
-Row = tuple[int, str, str, bytes]
-EXPECTED: dict[str, list[Row]] = {
-    split: [(WNIDS.index(wnid), wnid, name, content(name)) for wnid, name in sorted(images)]
-    for split, images in (("train", TRAIN), ("val", VAL))
-}
-
-
-def rows(source: Source) -> dict[str, list[Row]]:
-    found = {}
-    for split in source.splits:
-        images = [source.image(split, i) for i in range(source.count(split))]
-        found[split] = [(im.label, im.wnid, im.name, im.read()) for im in images]
-    return found
-
-
-def put(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-
-
-def pack(path: Path, files: dict[str, bytes], form: int = tarfile.GNU_FORMAT) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=form) as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
-
-
-def packed(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return buffer.getvalue()
-
-
-def shuffled(images: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return random.Random(5).sample(images, len(images))
-
-
-def of_class(wnid: str) -> dict[str, bytes]:
-    return {name: content(name) for w, name in shuffled(TRAIN) if w == wnid}
-
-
-def with_class(wnid: str, name: str) -> str:
-    return name.replace(".JPEG", f"_{wnid}.JPEG")
-
-
-def hub(images: list[tuple[str, str]]) -> dict[str, bytes]:
-    return {with_class(wnid, name): content(name) for wnid, name in shuffled(images)}
-
-
-def put_train_folders(root: Path) -> None:
-    for wnid, name in TRAIN:
-        put(root / wnid / name, content(name))
-
-
-def put_val_folders(root: Path) -> None:
-    for wnid, name in VAL:
-        put(root / wnid / name, content(name))
+from accelssl.pipeline.sources.source import SourceChanged
+from tests.pipeline.packagings import (
+    EXPECTED,
+    TRAIN,
+    VAL,
+    WNIDS,
+    class_tars,
+    content,
+    extracted,
+    hub,
+    hub_tars,
+    of_class,
+    official,
+    pack,
+    packed,
+    put,
+    put_train_folders,
+    put_val_folders,
+    rows,
+    shuffled,
+)
 
 
 def put_val_flat(root: Path) -> None:
     for _, name in VAL:
         put(root / name, content(name))
-
-
-def official(root: Path) -> Path:
-    class_tars = {f"{wnid}.tar": packed(of_class(wnid)) for wnid in reversed(WNIDS)}
-    pack(root / "ILSVRC2012_img_train.tar", class_tars)
-    pack(root / "ILSVRC2012_img_val.tar", {name: content(name) for _, name in shuffled(VAL)})
-    return root
-
-
-def extracted(root: Path) -> Path:
-    put_train_folders(root / "train")
-    put_val_folders(root / "val")
-    return root
 
 
 def flat_val(root: Path) -> Path:
@@ -134,13 +53,6 @@ def kaggle(root: Path) -> Path:
 
 def inside_kaggle(root: Path) -> Path:
     return kaggle(root) / "ILSVRC"
-
-
-def class_tars(root: Path) -> Path:
-    for wnid in WNIDS:
-        pack(root / "train" / f"{wnid}.tar", of_class(wnid))
-    put_val_folders(root / "val")
-    return root
 
 
 def half_extracted(root: Path) -> Path:
@@ -166,15 +78,6 @@ def hub_flat(root: Path) -> Path:
     for split, images in (("train", TRAIN), ("val", VAL)):
         for name, data in hub(images).items():
             put(root / split / name, data)
-    return root
-
-
-def hub_tars(root: Path) -> Path:
-    parts = [shuffled(TRAIN)[n::3] for n in range(3)]
-    for n, part in enumerate(parts):
-        pack(root / f"train_images_{n}.tar", hub(part))
-    pack(root / "val_images.tar", hub(VAL))
-    pack(root / "test_images.tar", {"ILSVRC2012_test_00000001.JPEG": b"test"})
     return root
 
 
@@ -422,154 +325,3 @@ def test_names_that_are_no_text_are_found_again(tmp_path: Path) -> None:
     pack(tmp_path / "train.tar", {f"only/{name}": b"data"})
     image = open_source(tmp_path).image("train", 0)
     assert (image.name, image.read()) == (name, b"data")
-
-
-def refusal(source: Path, **options: object) -> str:
-    with pytest.raises(UserError) as caught:
-        open_source(source, **options)  # type: ignore[arg-type]
-    assert caught.value.remedy
-    return str(caught.value)
-
-
-def test_a_cut_train_archive_is_refused_by_name_wherever_it_ends(tmp_path: Path) -> None:
-    tar = official(tmp_path) / "ILSVRC2012_img_train.tar"
-    whole = tar.read_bytes()
-    end = len(whole.rstrip(b"\0"))
-    for length in [0, 100, 512, 5000, len(whole) // 2, end - 10240 * 2, end]:
-        tar.write_bytes(whole[:length])
-        message = refusal(tmp_path)
-        assert f"{tar} cannot be read as a tar archive: " in message  # not: a class tar in it
-        assert "Download it again" in message
-
-
-def test_a_damaged_class_tar_inside_is_refused_by_both_names(tmp_path: Path) -> None:
-    damaged = bytearray(packed(of_class(WNIDS[1])))
-    with tarfile.open(fileobj=io.BytesIO(bytes(damaged))) as tar:
-        place = tar.getmembers()[2].offset
-    damaged[place + 20] ^= 1
-    pack(
-        tmp_path / "ILSVRC2012_img_train.tar",
-        {f"{WNIDS[0]}.tar": packed(of_class(WNIDS[0])), f"{WNIDS[1]}.tar": bytes(damaged)},
-    )
-    message = refusal(tmp_path)
-    assert f"{WNIDS[1]}.tar in {tmp_path / 'ILSVRC2012_img_train.tar'} is damaged" in message
-    assert f"header at byte {place}" in message
-    put(tmp_path / "two" / "train" / f"{WNIDS[1]}.tar", bytes(damaged))
-    message = refusal(tmp_path / "two")
-    assert f"{tmp_path / 'two' / 'train' / WNIDS[1]}.tar cannot be read as a tar" in message
-
-
-@pytest.mark.parametrize("name", ["train_images_1.tar.gz", "train_images_1.tgz"])
-def test_a_compressed_part_is_refused_rather_than_left_out(tmp_path: Path, name: str) -> None:
-    hub_tars(tmp_path)
-    tar = tmp_path / "train_images_1.tar"
-    (tmp_path / name).write_bytes(gzip.compress(tar.read_bytes()))
-    assert rows(open_source(tmp_path)) == EXPECTED  # it is there unpacked as well
-    tar.unlink()
-    assert re.search(rf"{name}.*gunzip", refusal(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["ILSVRC2012_img_train.tar.gz", "train.tar.xz", "train.tgz"])
-def test_a_compressed_archive_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
-    put(tmp_path / name, b"x")
-    assert f"are compressed, so nothing in them can be read in place: {name}." in refusal(tmp_path)
-
-
-def test_a_compressed_archive_is_refused_by_its_content(tmp_path: Path) -> None:
-    tar = tmp_path / "imagenet.tar"
-    tar.write_bytes(gzip.compress(packed(of_class(WNIDS[0]))))
-    assert f"gunzip {tar}" in refusal(tar)
-
-
-def test_an_image_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    hub_tars(tmp_path)
-    pack(tmp_path / "train_images_7.tar", hub(TRAIN[:1]))
-    message = refusal(tmp_path)
-    assert f"{TRAIN[0][1]} of the class {TRAIN[0][0]} is there twice" in message
-    assert "train_images_7.tar" in message
-    twice = tmp_path / "twice"
-    with tarfile.open(twice.with_suffix(".tar"), "w") as tar:
-        for _ in range(2):
-            tar.addfile(tarfile.TarInfo(f"n01751748/{TRAIN[0][1]}"))
-    assert f"twice, in {twice}.tar." in refusal(twice.with_suffix(".tar"))
-
-
-def test_a_class_that_is_there_as_folder_and_as_tar_is_refused(tmp_path: Path) -> None:
-    class_tars(tmp_path)
-    put(tmp_path / "train" / WNIDS[2] / TRAIN[0][1], b"x")
-    assert re.search(rf"1 classes .* as a folder and as a tar, first {WNIDS[2]}", refusal(tmp_path))
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
-@pytest.mark.parametrize("is_nested", [True, False])
-def test_an_image_that_is_a_link_in_a_tar_is_refused(
-    tmp_path: Path, kind: bytes, is_nested: bool
-) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo("n01751748_1.JPEG"))
-        link = tarfile.TarInfo("n01751748_2.JPEG")
-        link.type, link.linkname = kind, "n01751748_1.JPEG"
-        tar.addfile(link)
-    path = tmp_path / "train.tar"
-    if is_nested:
-        pack(path, {"n01751748.tar": buffer.getvalue()})
-    else:
-        path.write_bytes(buffer.getvalue())
-    assert re.search(r"n01751748_2\.JPEG in .*train\.tar.* is a link", refusal(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("files", "named"),
-    [
-        (["val/a/0.jpg"], "no folder named train"),
-        (["ILSVRC2012_val_00000001.JPEG"], "no folder named train"),
-        (
-            ["train/a/0.jpg", "train/stray.jpg"],
-            r"train has 1 images whose class nothing tells: str",
-        ),
-        (["train/0.jpg"], "train has no class folders, and it has 1 images .*: 0.jpg"),
-        (["train/a/0.jpg", "val/9.jpg", "val/8.jpg"], r"2 images .*: 8\.jpg, 9\.jpg\."),
-        (["train/a/0.jpg", "val/ILSVRC2012_val_00050001.JPEG"], "00050001"),
-        (["train/a/0.jpg", "val/ILSVRC2012_val_00000000.JPEG"], "00000000"),
-        (["train/n01751748/0.jpg", "val/ILSVRC2012_val_00000002.JPEG"], "lacks: n09193705"),
-        (["train/n01751748/0.jpg", "train/n09193705/notes.txt"], "n09193705 has no images"),
-    ],
-)
-def test_a_source_with_something_amiss_is_refused(
-    tmp_path: Path, files: list[str], named: str
-) -> None:
-    for path in files:
-        put(tmp_path / path, b"x")
-    assert re.search(named, refusal(tmp_path))
-
-
-def test_an_empty_class_of_a_tar_is_refused_too(tmp_path: Path) -> None:
-    pack(tmp_path / "train.tar", {"n01751748.tar": packed({"readme": b""})})
-    assert "n01751748 has no images" in refusal(tmp_path)
-    with tarfile.open(tmp_path / "train.tar", "w") as tar:
-        tar.addfile(tarfile.TarInfo("a/1.jpg"))
-        folder = tarfile.TarInfo("b")
-        folder.type = tarfile.DIRTYPE
-        tar.addfile(folder)
-    assert "b has no images" in refusal(tmp_path)
-
-
-def test_a_val_or_source_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    extracted(tmp_path / "in")
-    for options in ({"val": tmp_path / "nowhere"}, {"devkit": tmp_path / "nowhere"}):
-        assert f"{tmp_path / 'nowhere'} cannot be read" in refusal(tmp_path / "in", **options)
-    assert f"{tmp_path / 'nowhere'} cannot be read" in refusal(tmp_path / "nowhere")
-
-
-def test_half_a_download_is_noticed(tmp_path: Path) -> None:
-    (note,) = open_source(official(tmp_path)).notes
-    assert "4 of 1,000 classes" in note
-    assert "20 of 1,281,167 train images (n01751748 has 5 of 1300)" in note
-    assert "4 of 50,000 val images (n01751748 has 1 of 50)" in note
-
-
-def test_of_other_classes_nothing_is_said_to_be_missing(tmp_path: Path) -> None:
-    for path in ("train/cat/0.jpg", "train/n01751748/0.jpg"):
-        put(tmp_path / path, b"x")
-    assert open_source(tmp_path).notes == ()

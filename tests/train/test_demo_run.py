@@ -9,7 +9,6 @@ from accelssl.train import demo
 
 pytest.importorskip("skimage")
 pytest.importorskip("sklearn")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accelssl.train.baseline.ENOUGH_S", 0.0)
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_scores_and_a_report_and_a_second_call_shows_them_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,16 +1,14 @@
-"""Two ranks against one process: a step, a vote, and whole runs started by torchrun.
+"""Two ranks against one process: a step, a vote, an error.
 
-Run as a script, this file is one of two ranks: RANK and the like are in the environment.
+Run as a script, this file is one of two ranks: RANK and the like are in the environment. It imports
+no more than they need, for each starts anew.
 """
 
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +19,6 @@ from torch import Tensor, nn
 
 from accelssl.errors import UserError
 from accelssl.model.simclr import SimCLR
-from accelssl.train import checkpoint
-from accelssl.train.config import read_config
 from accelssl.train.distributed import (
     ALONE,
     EAGER_STEPS,
@@ -35,10 +31,7 @@ from accelssl.train.distributed import (
     read_ranks,
     replicate,
 )
-from accelssl.train.lock import exclusive
-from accelssl.train.loop import train
 from accelssl.train.optim import adamw, set_learning_rate
-from accelssl.train.session import start
 from accelssl.train.streams import training_stream
 
 CPU = torch.device("cpu")
@@ -128,14 +121,16 @@ def on_one_rank(task: str, out: Path) -> None:
     asked = torch.device("cuda" if task == "cuda" else "cpu")
     device = device_of(placed, asked)
     with joined(placed, device) as ranks:
-        if task == "fail":
-            fail(ranks)
         results = steps(ranks, device) | {"votes": votes(ranks)}
         results["told"] = ranks.from_main({"precision": f"bf{ranks.rank}"})
         if task == "cuda":
             results["graph"] = captured_losses(ranks, device, EAGER_STEPS)
             results["eager"] = captured_losses(ranks, device, EAGER_STEPS + 3)
-        torch.save(results, out / f"{ranks.rank}.pt")
+    torch.save(results, out / f"{placed.rank}.pt")  # after the others were left in good order
+    if task == "cpu then fail":
+        os.environ["MASTER_PORT"] = os.environ["ANOTHER_PORT"]
+        with joined(placed, device) as ranks:
+            fail(ranks)
 
 
 def fail(ranks: Ranks) -> None:
@@ -145,24 +140,33 @@ def fail(ranks: Ranks) -> None:
     ranks.wait()
 
 
+@dataclass(frozen=True)
+class Ended:
+    """What became of RANKS processes: exit codes, standard errors, and what they saved."""
+
+    codes: list[int]
+    errors: list[str]
+    results: list[Results]
+
+
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
-    return results_of("cpu", tmp_path_factory.mktemp("ranks"))
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    return run_ranks("cpu then fail", tmp_path_factory.mktemp("ranks"))
 
 
-def results_of(task: str, out: Path) -> list[Results]:
-    codes, errors = run_ranks(task, out)
-    assert codes == [0] * RANKS, errors
-    return [torch.load(out / f"{rank}.pt", map_location="cpu") for rank in range(RANKS)]
+@pytest.fixture(scope="module")
+def ranks(ended: Ended) -> list[Results]:
+    return ended.results
 
 
-def run_ranks(task: str, out: Path) -> tuple[list[int], list[str]]:
-    """Exit codes and standard errors of this file run as RANKS ranks."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def run_ranks(task: str, out: Path) -> Ended:
+    """Runs this file as RANKS ranks."""
+    with socket.socket() as free, socket.socket() as also_free:
+        for each in (free, also_free):
+            each.bind(("127.0.0.1", 0))
+        port, another_port = free.getsockname()[1], also_free.getsockname()[1]
     shared: Results = {"WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "OMP_NUM_THREADS": 1}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ANOTHER_PORT": another_port}
     processes = []
     for rank in range(RANKS):
         told = {k: str(v) for k, v in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
@@ -175,7 +179,10 @@ def run_ranks(task: str, out: Path) -> tuple[list[int], list[str]]:
     finally:
         for process in processes:
             process.kill()
-    return [process.returncode for process in processes], errors
+    saved = [out / f"{rank}.pt" for rank in range(RANKS)]
+    assert all(path.exists() for path in saved), errors
+    results = [torch.load(path, map_location="cpu") for path in saved]
+    return Ended([process.returncode for process in processes], errors, results)
 
 
 @pytest.fixture(scope="module")
@@ -229,9 +236,9 @@ def test_what_rank_0_decides_holds_for_all(ranks: list[Results]) -> None:
     assert ALONE.from_main("fp32") == "fp32"
 
 
-def test_an_error_on_one_rank_names_it_and_ends_the_others(tmp_path: Path) -> None:
-    codes, (waiting, failed) = run_ranks("fail", tmp_path)
-    assert codes == [1, 1]
+def test_an_error_on_one_rank_names_it_and_ends_the_others(ended: Ended) -> None:
+    assert ended.codes == [1, 1]
+    waiting, failed = ended.errors
     assert "UserError: Rank 1: Image 17 is cut off. Mend it." in failed
     assert "UserError: Rank 0 lost the other ranks (" in waiting
 
@@ -241,7 +248,9 @@ def test_an_error_on_one_rank_names_it_and_ends_the_others(tmp_path: Path) -> No
 def test_two_gpus_train_as_one_process_on_the_cpu_does_also_in_a_cuda_graph(
     single: Results, tmp_path: Path
 ) -> None:
-    for results in results_of("cuda", tmp_path):
+    trained = run_ranks("cuda", tmp_path)
+    assert trained.codes == [0] * RANKS, trained.errors
+    for results in trained.results:
         torch.testing.assert_close(results["losses"], single["losses"], atol=1e-7, rtol=1e-7)
         for name, gradient in results["gradients"].items():
             torch.testing.assert_close(gradient, single["gradients"][name], atol=1e-7, rtol=1e-6)
@@ -287,112 +296,6 @@ def test_each_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) 
         device_of(Ranks(0, 2, 0, 2), torch.device("cuda:1"))
     with pytest.raises(UserError, match=r"Rank 4 finds no GPU: torch sees 4 .* 5 ranks"):
         device_of(Ranks(4, 5, 4, 5), cuda)
-
-
-def torchrun(*options: str, restarts: int = 0) -> "subprocess.Popen[str]":
-    """`torchrun --nproc-per-node 2 -m accelssl train ...`, one thread a rank."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launcher += [f"--nproc-per-node={RANKS}", f"--max-restarts={restarts}"]
-    command = [*launcher, "-m", "accelssl", "train", *options]
-    quiet = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    return subprocess.Popen(command, env=quiet, stderr=subprocess.PIPE, text=True)
-
-
-def pid_of_rank(rank: int, launcher: int) -> int:
-    """The child of torchrun that has this RANK in its environment."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    for pid in children:
-        if f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0"):
-            return int(pid)
-    raise AssertionError(f"torchrun has no rank {rank} among {children}")
-
-
-def lines(run: Path, kind: str) -> list[dict[str, Any]]:
-    written = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [line for line in written if line["kind"] == kind]
-
-
-def wait_for_steps(run: Path, process: "subprocess.Popen[str]") -> None:
-    for _ in range(1200):
-        if (run / "log.jsonl").exists() and lines(run, "step"):
-            return
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.05)
-    raise AssertionError("no step within a minute")
-
-
-def arguments(shards: Path, run: Path, budget: str) -> list[str]:
-    setting = "--model vit_tiny_patch16_224 --batch 8 --patch 48 --head-hidden 32 --lr 0.01"
-    machine = "--device cpu --precision fp32 --threads 1 --no-baseline"
-    places = ["--data", str(shards), "--out", str(run), "--budget", budget]
-    return [*places, *setting.split(), *machine.split()]
-
-
-@pytest.mark.slow
-def test_torchrun_trains_as_one_process_does_through_a_signal_to_one_rank_and_a_resume(
-    shard_dir: Path, tmp_path: Path
-) -> None:
-    """SIGTERM reaches rank 1 alone. The losses of all steps are those of an uninterrupted run."""
-    run, whole = tmp_path / "run", tmp_path / "whole"
-    first = torchrun(*arguments(shard_dir, run, "60"))
-    wait_for_steps(run, first)
-    os.kill(pid_of_rank(1, first.pid), signal.SIGTERM)
-    _, errors = first.communicate(timeout=120)
-    assert first.returncode != 0 and "train/loop.py" not in errors
-    assert f"Stopped; continue with: accelssl train --out {run} --resume" in errors
-    (end,) = lines(run, "end")
-    stopped_at = checkpoint.load(run).step
-    assert (end["reason"], end["step"]) == ("interrupted", stopped_at)
-
-    again = torchrun(*arguments(shard_dir, run, "60"), "--resume")
-    _, errors = again.communicate(timeout=120)
-    assert again.returncode == 0, errors
-    assert [line["step"] for line in lines(run, "resume")] == [stopped_at]
-    assert errors.count("report: ") == 1
-
-    train(start(replace(read_config(run / "config.json"), data=str(shard_dir)), whole, CPU), whole)
-    wanted = {line["step"]: line for line in lines(whole, "step")}
-    found = {line["step"]: line for line in lines(run, "step")}
-    assert list(found) == list(wanted) and 0 < stopped_at < len(wanted)
-    for step, line in found.items():
-        # AdamW multiplies what float32 rounds off; the tests above compare in float64.
-        near = 1e-4 if step <= 12 else 1e-2
-        assert line["loss"] == pytest.approx(wanted[step]["loss"], rel=near)
-        for name in ("images", "spent", "epoch", "lr"):
-            assert line[name] == wanted[step][name]
-
-
-@pytest.mark.slow
-def test_a_run_that_torchrun_starts_anew_goes_on_from_its_checkpoint(
-    shard_dir: Path, tmp_path: Path
-) -> None:
-    """The command has no --resume; after the signal all ranks end with a code that is not 0."""
-    run = tmp_path / "run"
-    process = torchrun(*arguments(shard_dir, run, "60"), restarts=1)
-    wait_for_steps(run, process)
-    os.kill(pid_of_rank(1, process.pid), signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    stopped, ended = lines(run, "end")
-    assert (stopped["reason"], ended["reason"]) == ("interrupted", "budget")
-    assert [line["step"] for line in lines(run, "resume")] == [stopped["step"]]
-    assert [line["step"] for line in lines(run, "step")] == list(range(1, ended["step"] + 1))
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_killed_ends_all_and_the_run_can_go_on(
-    shard_dir: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    process = torchrun(*arguments(shard_dir, run, "20k"))
-    wait_for_steps(run, process)
-    survivor = pid_of_rank(0, process.pid)
-    os.kill(pid_of_rank(1, process.pid), signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0 and not Path(f"/proc/{survivor}").exists()
-    assert "Rank 0 lost the other ranks" in errors
-    with exclusive(run):
-        assert lines(run, "step")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Resuming: the next unseen images at any stop, or a refusal that names what is not as it was."""
 
 import json
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -33,6 +34,10 @@ STEP_1 = dict.fromkeys(NEEDED, 1.0)
 
 @pytest.fixture
 def config(shard_dir: Path) -> TrainConfig:
+    return config_on(shard_dir)
+
+
+def config_on(shard_dir: Path) -> TrainConfig:
     return TrainConfig(
         algo="simclr",
         model="vit_tiny_patch16_224",
@@ -69,6 +74,15 @@ def stopped_after(config: TrainConfig, run: Path, batches: int) -> list[tuple[in
     seen = look_at(session, batches)
     session.save(run)
     return seen
+
+
+@pytest.fixture(scope="module")
+def left_at(shard_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Runs that took in so many batches; to be copied, not changed."""
+    runs = {batches: tmp_path_factory.mktemp("left") / "run" for batches in (3, BATCHES)}
+    for batches, run in runs.items():
+        stopped_after(config_on(shard_dir), run, batches)
+    return runs
 
 
 def alter(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -132,9 +146,14 @@ def test_stopped_after_every_batch_a_run_still_takes_in_every_image_once_an_epoc
 )
 @pytest.mark.parametrize("batches", [3, BATCHES])
 def test_a_run_on_other_data_is_refused_with_both_values_and_both_remedies(
-    config: TrainConfig, run: Path, stored: dict[str, Any], remedy: str, batches: int
+    config: TrainConfig,
+    left_at: dict[int, Path],
+    run: Path,
+    stored: dict[str, Any],
+    remedy: str,
+    batches: int,
 ) -> None:
-    stopped_after(config, run, batches)
+    shutil.copytree(left_at[batches], run)
     found = checkpoint.load(run).stream
     alter(run, lambda state: state["stream"].update(stored))
     with pytest.raises(UserError) as refused:
