@@ -4,7 +4,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Batch
 from accelssl.train.distributed import Votes
 from accelssl.train.evaluate.features import encoder_features
@@ -37,13 +36,16 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
             log.event("resume", step=session.step, spent=budget.spent)
         tick = saved_at = time.perf_counter()
         while not budget.is_spent and not (stopped_by := votes.cast(interrupted.signal)):
-            stage = config.schedule.at(budget.progress)
-            rate = learning_rate(budget.progress, config.peak_lr, config.warmup)
+            progress = budget.progress
+            stage = config.schedule.at(progress)
+            rate = learning_rate(progress, config.peak_lr, config.warmup)
             budget.charge(config.batch, config.sample_cost(stage))
             then = None if budget.is_spent else config.schedule.at(budget.progress)
             with guard.waiting():
-                batch = session.loader.next(both(stage), both(then) if then else None)
-            loss = step(batch, rate)
+                batch = session.loader.next(
+                    config.compressions(stage), config.compressions(then) if then else None
+                )
+            loss = step(batch, rate, progress)
 
             session.step += 1
             session.images += config.batch
@@ -81,17 +83,12 @@ def step_of(session: Session) -> Step:
     )
 
 
-def both(stage: Stage) -> tuple[Compression, Compression]:
-    """What SimCLR does to its two views in a stage."""
-    return stage.compression, stage.compression
-
-
 def evaluate(session: Session, log: Log) -> None:
     """nn1 and knn20 of the encoder as it is, into the log. Training seconds do not count it."""
     log.flush()
     started = time.perf_counter()
     options = evaluation_options(session.config, session.device)
-    extracts = {"trained": encoder_features(session.objective.encoder)}
+    extracts = {"trained": encoder_features(session.objective.evaluated)}
     scores = neighbours_of(session.shards, extracts, options)["trained"]
     log.event(
         "eval",
