@@ -135,7 +135,8 @@ def _band_note(stages: tuple[StageRun, ...]) -> str:
     return (
         "Bands show the schedule: p is the side of a patch in pixels, d the fraction of patches "
         "dropped, keep the patch tokens left of a view (MoCo: of a query); the darker a band, the "
-        f"more an image costs. Stages: {names}. The loss of different compressions cannot be compared directly."
+        f"more an image costs. Stages: {names}. The loss of different compressions cannot be "
+        "compared directly."
     )
 
 

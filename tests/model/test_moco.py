@@ -1,5 +1,6 @@
 import copy
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -73,7 +74,7 @@ def test_heads_have_the_layers_norms_and_sizes_of_the_original() -> None:
         linear = [layer for layer in head if isinstance(layer, nn.Linear)]
         norms = [layer for layer in head if isinstance(layer, GlobalBatchNorm1d)]
         assert [(layer.in_features, layer.out_features) for layer in linear] == list(
-            zip(sides[:-1], sides[1:], strict=True)
+            pairwise(sides)
         )
         assert all(layer.bias is None for layer in linear)
         assert [norm.affine for norm in norms] == [True] * (len(sides) - 2) + [False]
