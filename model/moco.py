@@ -41,9 +41,12 @@ class Branch(nn.Module):
         self.encoder, self.projector = encoder, projector
 
     def forward(self, view: Tokens) -> Tensor:
-        features_ND = self.encoder(view.values_NLV, view.keep_idx_NL, view.p, view.grid)
-        z_NE: Tensor = self.projector(features_ND)
+        z_NE: Tensor = self.projector(self.features(view))
         return z_NE
+
+    def features(self, view: Tokens) -> Tensor:
+        features_ND: Tensor = self.encoder(view.values_NLV, view.keep_idx_NL, view.p, view.grid)
+        return features_ND
 
 
 class MoCo(Objective):
@@ -100,7 +103,9 @@ class MoCo(Objective):
     def forward(self, *views: Tokens) -> Tensor:
         """The loss of this rank's images: queries first, then as many keys."""
         queries, keys = views[: len(views) // 2], views[len(views) // 2 :]
-        z_q = [self.predictor(self.query(view)) for view in queries]
+        features = [self.query.features(view) for view in queries]
+        self._note_spread(features[0])
+        z_q = [self.predictor(self.query.projector(features_ND)) for features_ND in features]
         self.key.follow(self.query)
         z_k = [self.key(view) for view in keys]
         # A query meets the key of the other view: of two in the symmetric loss, else the only one.

@@ -68,5 +68,6 @@ class SimCLR(Objective):
         values_2NLV = torch.cat([query.values_NLV, key.values_NLV])
         keep_idx_2NL = torch.cat([query.keep_idx_NL, key.keep_idx_NL])
         features_2ND = self.encoder(values_2NLV, keep_idx_2NL, query.p, query.grid)
+        self._note_spread(features_2ND)
         z_q_NE, z_k_NE = self.head(features_2ND).chunk(2)
         return nt_xent(z_q_NE, z_k_NE, self.temperature)

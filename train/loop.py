@@ -50,7 +50,7 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
             session.step += 1
             session.images += config.batch
             tick = _advance(session, tick)
-            log.step(_line(session, stage, batch, rate), loss)
+            log.step(_line(session, stage, batch, rate), loss, step.spread)
             if session.loader.works_ahead and (finding := guard.finding(stage)):
                 log.event("loader_limits", **finding)
             if (milestone := _milestone(session)) > evaluated:

@@ -37,7 +37,8 @@ class _Captured:
 class Step:
     """`step(batch, rate, progress)` trains on one batch; the loss stays on the device.
 
-    rate is the learning rate; progress (0 to 1) what the objective's own schedules follow.
+    rate is the learning rate; progress (0 to 1) what the objective's own schedules follow. `spread`
+    is that of the last batch's features on this rank (see Objective), on the device too.
 
     With is_compiled (default: on a GPU) the encoders' blocks are compiled, which fuses what stands
     between the matrix products, and from the second batch of each shape on the whole step is one
@@ -61,6 +62,7 @@ class Step:
     ) -> None:
         self._module, self._optimizer = replica or objective, optimizer
         self._objective = objective
+        self.spread = objective.spread.clone()
         self._bf16 = precision == "bf16"
         self._device = next(objective.parameters()).device
         on_gpu = self._device.type == "cuda"
@@ -79,7 +81,9 @@ class Step:
     def __call__(self, batch: Batch, rate: float, progress: float = 0.0) -> Tensor:
         if self._stream is None:
             self._prepare(rate, progress)
-            return self._run(batch.views)
+            loss = self._run(batch.views)
+            self.spread = self._objective.spread.clone()
+            return loss
         if len(self._launched) == _MOST_LAUNCHED:
             self._launched.popleft().synchronize()
         current = torch.cuda.current_stream(self._device)
@@ -87,11 +91,13 @@ class Step:
         with torch.cuda.stream(self._stream):
             self._prepare(rate, progress)
             loss = self._replay(batch.views)
+            self.spread = self._objective.spread.clone()
             self._launched.append(self._stream.record_event())
         for view in batch.views:
             view.values_NLV.record_stream(self._stream)
             view.keep_idx_NL.record_stream(self._stream)
-        loss.record_stream(current)
+        for scalar in (loss, self.spread):
+            scalar.record_stream(current)
         current.wait_stream(self._stream)
         return loss
 

@@ -107,6 +107,7 @@ def test_a_run_spends_what_query_and_key_cost_and_reads_back_as_it_was(
         assert line["sample_cost"] == pytest.approx(cost)
         spent += 8 * cost
         assert line["spent"] == pytest.approx(spent)
+    assert all(0.03 < line["spread"] <= 1 for line in lines(run, "step"))
     assert {line["keep"] for line in lines(run, "step")} == {12, 18}
     assert read_config(run / "config.json") == config
 

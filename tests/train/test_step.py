@@ -70,6 +70,18 @@ def test_a_step_is_adamw_on_the_gradient_of_the_loss() -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+def test_the_spread_of_a_step_is_its_own_and_stays_when_the_next_one_runs(device: str) -> None:
+    step = Step(model := objective(device), adamw(model, 0.0), "fp32")
+    first, second = (batch(12, 48, 5, device, seed=i) for i in (1, 2))
+    found = []
+    for data in (first, second, first, second):
+        step(data, 0.0)
+        found.append(step.spread)
+    a, b, again, _ = torch.stack(found).tolist()
+    assert a == pytest.approx(again, rel=1e-4) and abs(a - b) > 1e-4 * a
+
+
 def test_a_step_follows_the_momentum_at_its_progress() -> None:
     """At rate 0 the query stays, and the key comes nearer by 1 - m in each step."""
     model = moco("cpu")
