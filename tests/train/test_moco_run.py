@@ -23,6 +23,7 @@ from accelssl.train.config import TrainConfig, read_config
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.loop import train
 from accelssl.train.objective import build
+from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import Session, resume, start
@@ -162,6 +163,7 @@ def test_the_query_encoder_is_what_is_evaluated_and_the_baseline_has_whole_views
     assert scores["trained"] != scores["untrained"] and scores["queries"] == 20
     monkeypatch.setattr("accelssl.train.baseline.ENOUGH_S", 0.0)
     measure_baseline(session, run)
+    assert "half of MoCo-v3" in write_report(run).read_text()
     (line,) = lines(run, "baseline")
     assert line["sample_cost"] == pytest.approx(4 * 225 / 196)
 
@@ -241,7 +243,8 @@ def test_the_command_trains_resumes_evaluates_and_reports(
     code, err = accelssl(capsys, f"evaluate {run} --device cpu")
     assert code == 0, err
     page = (run / "report.html").read_text()
-    assert "MoCo v3" in page and "12 and 25 of 25 kept" not in page and "12 of 25 kept" in page
+    assert "MoCo v3" in page and "half of MoCo-v3" not in page
+    assert "12 and 25 of 25 kept" not in page and "12 of 25 kept" in page
 
 
 @pytest.mark.parametrize("option", ["--momentum 0.9", "--symmetric"])
