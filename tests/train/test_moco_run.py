@@ -22,6 +22,7 @@ from accelssl.train.baseline import measure_baseline
 from accelssl.train.config import TrainConfig, read_config
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.loop import train
+from accelssl.train.method import ALGORITHMS
 from accelssl.train.objective import build
 from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage, constant
@@ -205,6 +206,13 @@ def test_the_recipe_is_the_originals() -> None:
     assert (config.temperature, config.momentum, config.min_area) == (0.2, 0.99, 0.08)
     assert (config.head_hidden, config.head_out, config.symmetric) == (4096, 256, False)
     assert config.warmup == pytest.approx(40 / 300, abs=5e-4) and config.decays_vectors
+
+
+def test_every_method_has_a_recipe_for_many_images_and_for_few() -> None:
+    assert set(recipes.RECIPES) == {(algo, small) for algo in ALGORITHMS for small in (False, True)}
+    for (algo, small), recipe in recipes.RECIPES.items():
+        config = recipe("vit_tiny_patch16_224", "shards", 1e6, constant(Compression(30, 0.5)))
+        assert config.algo == algo and (config.head_hidden < 4096) == small
 
 
 def test_the_initial_key_is_the_initial_query(config: TrainConfig) -> None:
