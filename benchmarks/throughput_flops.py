@@ -52,15 +52,21 @@ def step_flops(shape: ModelShape, pairs: int, keep: int) -> int:
     projection = 2 * views * keep * TOKEN_VALUES * shape.width
     # Pixels need no gradient: backward costs the projection one product, or none if it is frozen.
     trained = projection if shape.trains_projection else 0
-    rest = views * shape.depth * _block(shape, keep + shape.prefix)
+    rest = views * _blocks(shape, keep + shape.prefix)
     rest += views * _head(shape) + 2 * views * views * shape.head[-1]
     return projection + trained + 3 * rest  # a product's backward is two of its size
 
 
-def _block(shape: ModelShape, tokens: int) -> int:
-    """Forward through a block: qkv, scores, their sum of values, output, the two layers of MLP."""
-    linear = 2 * tokens * (4 * shape.width**2 + 2 * shape.width * shape.mlp)
-    return linear + 4 * tokens**2 * shape.width
+def _blocks(shape: ModelShape, tokens: int) -> int:
+    """Forward through the blocks; in the last one only CLS asks, is put out and goes on."""
+    return (shape.depth - 1) * _block(shape, tokens, tokens) + _block(shape, tokens, 1)
+
+
+def _block(shape: ModelShape, tokens: int, rows: int) -> int:
+    """Forward of `rows` of a block's tokens: q, scores, sum of values, output, two layers of MLP;
+    keys and values of all."""
+    linear = 2 * rows * (2 * shape.width**2 + 2 * shape.width * shape.mlp)
+    return linear + 4 * tokens * shape.width**2 + 4 * rows * tokens * shape.width
 
 
 def _head(shape: ModelShape) -> int:

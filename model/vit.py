@@ -1,9 +1,10 @@
-"""A timm VisionTransformer fed by tokens. The only file that imports timm.
+"""A timm VisionTransformer fed by tokens. With cls_row.py all that imports timm.
 
 Shapes: N views, L kept patches, V = 768 values a token, D width.
 """
 
 import math
+from collections.abc import Callable
 
 import timm
 import torch
@@ -12,6 +13,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from accelssl.errors import UserError
+from accelssl.model.cls_row import cls_row
 from accelssl.model.positions import BASE_SIDE, positions, positions_on
 
 
@@ -30,6 +32,7 @@ class Encoder(nn.Module):
     def __init__(self, name: str, freeze_patch_embed: bool = True) -> None:
         super().__init__()
         self.vit = _create(name)
+        self._cls_row: Callable[[nn.Module, Tensor], Tensor] = cls_row
         self.width: int = self.vit.embed_dim
         _initialise(self.vit)
         self.vit.patch_embed.proj.requires_grad_(not freeze_patch_embed)
@@ -45,9 +48,18 @@ class Encoder(nn.Module):
         x = x + positions_on(grid, p, self.width, x.device)[keep_idx_NL]
         prefix = [t for t in (vit.cls_token, vit.reg_token) if t is not None]
         x = torch.cat([t.expand(len(x), -1, -1).to(x.dtype) for t in prefix] + [x], dim=1)
-        x = vit.blocks(vit.norm_pre(x))
-        features_ND: Tensor = vit.norm(x)[:, 0]
+        x = vit.norm_pre(x)
+        *blocks, last = vit.blocks
+        for block in blocks:
+            x = block(x)
+        features_ND: Tensor = vit.norm(self._cls_row(last, x))[:, 0]
         return features_ND
+
+    def compile_blocks(self) -> None:
+        """Compile the blocks, each number of tokens by itself; one compilation serves all."""
+        for block in self.vit.blocks:
+            block.compile(dynamic=False)
+        self._cls_row = torch.compile(cls_row, dynamic=False)
 
 
 def _create(name: str) -> VisionTransformer:

@@ -128,8 +128,8 @@ class Loader:
         on_gpu = options.device.type == "cuda"
         if on_gpu:
             hardware_queues.warn_once()
-        self.works_ahead = on_gpu if options.works_ahead is None else options.works_ahead
-        self._thread = ThreadPoolExecutor(1, "accelssl-ahead") if self.works_ahead else None
+        works_ahead = on_gpu if options.works_ahead is None else options.works_ahead
+        self._thread = ThreadPoolExecutor(1, "accelssl-ahead") if works_ahead else None
         self._pending: Future[_Made] | None = None
 
     def next(

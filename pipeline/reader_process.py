@@ -65,8 +65,7 @@ class ReaderProcess:
             [sys.executable, "-P", "-m", __name__, *map(str, passed)],
             pass_fds=passed,
             stdin=subprocess.DEVNULL,
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(p or str(Path.cwd()) for p in sys.path)},
+            env=os.environ | {"PYTHONPATH": found_in},
         )
         theirs.close()
         descriptors_theirs.close()

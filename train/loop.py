@@ -41,17 +41,17 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
             rate = learning_rate(progress, config.peak_lr, config.warmup)
             budget.charge(config.batch, config.sample_cost(stage))
             then = None if budget.is_spent else config.schedule.at(budget.progress)
-            with guard.waiting():
-                batch = session.loader.next(
-                    config.compressions(stage), config.compressions(then) if then else None
-                )
+            batch = session.loader.next(
+                config.compressions(stage), config.compressions(then) if then else None
+            )
+            was_late = step.is_idle
             loss = step(batch, rate, progress)
 
             session.step += 1
             session.images += config.batch
             tick = _advance(session, tick)
             log.step(_line(session, stage, batch, rate), loss, step.spread)
-            if session.loader.works_ahead and (finding := guard.finding(stage)):
+            if finding := guard.finding(stage, was_late):
                 log.event("loader_limits", **finding)
             if (milestone := _milestone(session)) > evaluated:
                 evaluated = milestone

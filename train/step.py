@@ -74,9 +74,16 @@ class Step:
         if on_gpu if is_compiled is None else is_compiled and on_gpu:
             torch._dynamo.config.recompile_limit = _MOST_SHAPES
             for encoder in objective.encoders():
-                for block in encoder.vit.blocks:
-                    block.compile(dynamic=False)
+                encoder.compile_blocks()
             self._stream = training_stream(self._device)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the GPU has done all that was launched. Never on a CPU, which waits for it."""
+        if not self._launched:
+            return False
+        is_done: bool = self._launched[-1].query()  # type: ignore[no-untyped-call]
+        return is_done
 
     def __call__(self, batch: Batch, rate: float, progress: float = 0.0) -> Tensor:
         if self._stream is None:

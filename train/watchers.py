@@ -80,9 +80,9 @@ def _collapsed(line: dict[str, Any]) -> str:
 
 def _loader_limits(line: dict[str, Any]) -> str:
     return (
-        f"p{line['p']} d{line['drop']:g}: {line['waited']:.0%} of the time the steps wait for the "
-        f"loader, which gives {line['images_per_s']:,.0f} images/s. More --threads, faster storage "
-        "or smaller pictures (shard-imagenet --short-side) help; a larger model would use them up."
+        f"p{line['p']} d{line['drop']:g}: the loader limits this stage: {line['late']:.0%} of the "
+        f"batches come late, at {line['images_per_s']:,.0f} images/s. More --threads, faster "
+        "storage or smaller pictures (shard-imagenet --short-side) help; more drop does not."
     )
 
 

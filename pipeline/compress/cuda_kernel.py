@@ -106,13 +106,18 @@ def launch(
     arguments: tuple[int, ...],
     types: tuple[Any, ...],
 ) -> None:
-    """Launches a kernel. shape: blocks, threads of each, bytes of shared memory of each."""
+    """Launches a kernel. shape: blocks, threads of each, bytes of shared memory of each.
+
+    Raises RuntimeError: also for what an earlier kernel did wrong, as every call of CUDA does.
+    """
     blocks, threads, shared = shape
-    checked(
-        _driver().cuLaunchKernel(
-            kernel, blocks, 1, 1, threads, 1, 1, shared, stream, (arguments, types), 0
-        )
+    error, *_ = _driver().cuLaunchKernel(
+        kernel, blocks, 1, 1, threads, 1, 1, shared, stream, (arguments, types), 0
     )
+    if int(error):
+        raise RuntimeError(
+            f"A kernel of {blocks} blocks of {threads} threads could not be launched: {error.name}."
+        )
 
 
 @cache

@@ -53,7 +53,7 @@ def test_what_goes_wrong_ahead_is_said_when_its_batch_is_asked_for(shard_set: Sh
     def fail(*_: object) -> None:
         raise UserError("Image 7 is broken.", "Mend it.")
 
-    loader._stream = type("Broken", (), {"__next__": fail})()  # type: ignore[assignment]
+    loader._stream = type("Broken", (), {"__next__": fail})()
     loader._pending = loader._thread.submit(loader._make, HALF)  # type: ignore[union-attr]
     with pytest.raises(UserError, match="Image 7"):
         loader.next(HALF)

@@ -139,7 +139,7 @@ def test_a_captured_step_follows_the_learning_rate() -> None:
     data = batch(12, 48, 5, "cuda", seed=1)
     for _ in range(3):
         step(data, 1e-3)
-    kernel = model.encoder.vit.blocks[0].attn.qkv.weight
+    kernel = model.get_parameter("encoder.vit.blocks.0.attn.qkv.weight")
     for rate, moves in ((0.0, False), (1e-3, True)):
         before = kernel.detach().clone()
         step(data, rate)

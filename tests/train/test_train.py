@@ -79,7 +79,7 @@ def train_steps(session: Session, run: Path, count: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return original(*compressions)
 
-    session.loader.next = next_and_stop  # type: ignore[method-assign]
+    session.loader.next = next_and_stop  # type: ignore[method-assign, assignment]
     assert train(session, run, [watch]) == signal.SIGTERM
     assert seen == count
 

@@ -1,0 +1,51 @@
+"""A transformer block for those who read nothing but its CLS token.
+
+Shapes: N views, L tokens with CLS first, D width.
+"""
+
+import torch.nn.functional as F
+from timm.layers.attention import Attention
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+
+
+def cls_row(block: nn.Module, x_NLD: Tensor) -> Tensor:
+    """block(x)[:, :1], without what only the other rows need: cls_N1D.
+
+    The other tokens give the attention its keys and values, and no more: their queries, their part
+    of the output projection and of the MLP, ten twelfths of the block's matrix products, would be
+    computed forward and backward for nothing. Values and gradients are the block's, to rounding.
+    Blocks that are not timm's plain Block with plain Attention are computed whole.
+    """
+    if not _is_plain(block):
+        whole_NLD: Tensor = block(x_NLD)
+        return whole_NLD[:, :1]
+    assert isinstance(block, Block) and isinstance(block.attn, Attention)
+    cls = x_NLD[:, :1]
+    cls = cls + block.drop_path1(block.ls1(_attention(block.attn, block.norm1(x_NLD))))
+    out_N1D: Tensor = cls + block.drop_path2(block.ls2(block.mlp(block.norm2(cls))))
+    return out_N1D
+
+
+def _is_plain(block: nn.Module) -> bool:
+    attention = getattr(block, "attn", None)
+    is_plain = type(block) is Block and type(attention) is Attention
+    return is_plain and getattr(attention, "gate", None) is None
+
+
+def _attention(attention: Attention, x_NLD: Tensor) -> Tensor:
+    """What the first row gets from all rows."""
+    n, tokens, _ = x_NLD.shape
+    heads, width = attention.num_heads, attention.qkv.out_features // 3
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    q_bias, kv_bias = (None, None) if bias is None else (bias[:width], bias[width:])
+    q = F.linear(x_NLD[:, :1], weight[:width], q_bias).view(n, 1, heads, -1).transpose(1, 2)
+    kv = F.linear(x_NLD, weight[width:], kv_bias).view(n, tokens, 2, heads, -1)
+    k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
+    dropped = attention.attn_drop.p if attention.training else 0.0
+    q, k = attention.q_norm(q), attention.k_norm(k)
+    row = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped)
+    row = row.transpose(1, 2).reshape(n, 1, width)
+    norm = getattr(attention, "norm", None)  # newer releases can have one here
+    out_N1D: Tensor = attention.proj_drop(attention.proj(norm(row) if norm else row))
+    return out_N1D
