@@ -142,9 +142,9 @@ def test_the_symmetric_loss_is_the_sum_of_both_one_sided_ones() -> None:
     q1, q2, k1, k2 = view(0, 4), view(1, 4), view(2, 9), view(3, 9)
     alone = objective()
     forth = gradient_of(alone, q1, k2)
-    loss_forth = float(objective()(q1, k2))
-    back, loss_back = gradient_of(objective(), q2, k1), float(objective()(q2, k1))
-    both, loss = gradient_of(objective(), q1, q2, k1, k2), float(objective()(q1, q2, k1, k2))
+    loss_forth = objective()(q1, k2).item()
+    back, loss_back = gradient_of(objective(), q2, k1), objective()(q2, k1).item()
+    both, loss = gradient_of(objective(), q1, q2, k1, k2), objective()(q1, q2, k1, k2).item()
     assert loss == pytest.approx(loss_forth + loss_back, rel=1e-5)
     assert abs(loss_forth - loss_back) > 1e-3
     for name, gradient in both.items():
@@ -178,4 +178,4 @@ def test_a_state_dict_carries_the_key_over() -> None:
         assert torch.equal(value, moco.state_dict()[name])
     key = moco.state_dict()["key.average.projector.0.weight"]
     assert not torch.equal(key, moco.state_dict()["query.projector.0.weight"])
-    assert float(other(view(2), view(3))) == float(moco(view(2), view(3)))
+    assert other(view(2), view(3)).item() == moco(view(2), view(3)).item()
