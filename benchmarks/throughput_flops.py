@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from torch import nn
 
+from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
 from accelssl.pipeline.compress.compression import TOKEN_VALUES
 
@@ -28,8 +29,9 @@ class ModelShape:
     trains_projection: bool
 
     @classmethod
-    def of(cls, objective: SimCLR) -> "ModelShape":
+    def of(cls, objective: Objective) -> "ModelShape":
         """The shape of SimCLR on a timm VisionTransformer."""
+        assert isinstance(objective, SimCLR)
         vit = objective.encoder.vit
         mlp = vit.blocks[0].get_submodule("mlp.fc1")
         assert isinstance(mlp, nn.Linear)

@@ -1,4 +1,4 @@
-"""Rows of all ranks, with gradient: what losses and batch norms over the global batch need.
+"""Rows of all ranks: what losses and batch norms over the global batch need.
 
 Every rank holds the same number of rows, as the loader gives them. The gradient convention is that
 of DistributedDataParallel, which averages over ranks: let each rank's loss be the mean over its own
@@ -41,12 +41,21 @@ def gather(rows: Tensor) -> Tensor:
     return gathered
 
 
+def gather_detached(rows: Tensor) -> Tensor:
+    """The same without gradient: rows_M... that are constants to every rank's loss."""
+    return rows.detach() if world_size() == 1 else _gathered(rows.detach())
+
+
+def _gathered(rows: Tensor) -> Tensor:
+    gathered = rows.new_empty((world_size() * len(rows), *rows.shape[1:]))
+    _all_gather(gathered, rows.contiguous())
+    return gathered
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(rows: Tensor) -> Tensor:
-        gathered = rows.new_empty((world_size() * len(rows), *rows.shape[1:]))
-        _all_gather(gathered, rows.contiguous())
-        return gathered
+        return _gathered(rows)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:

@@ -3,6 +3,8 @@
 Shapes: N rows on this rank, D width, E projected width.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +35,19 @@ class ProjectionHead(nn.Module):
     def forward(self, features_ND: Tensor) -> Tensor:
         z_NE: Tensor = self.layers(features_ND)
         return z_NE
+
+
+def moco_head(layers: int, width: int, hidden: int, out: int) -> nn.Sequential:
+    """MoCo-v3's head for ViTs: linear layers without bias, each followed by batch norm.
+
+    rows of `width` -> hidden (layers - 1 times, with ReLU) -> z_NE, E = `out`; the last norm has
+    neither scale nor shift. Weights start as torch starts them (facebookresearch/moco-v3,
+    moco/builder.py).
+    """
+    sides = [width] + [hidden] * (layers - 1)
+    hidden_layers = [module for pair in pairwise(sides) for module in _hidden_layer(*pair)]
+    last = nn.Linear(sides[-1], out, bias=False)
+    return nn.Sequential(*hidden_layers, last, GlobalBatchNorm1d(out, affine=False))
 
 
 class GlobalBatchNorm1d(nn.BatchNorm1d):

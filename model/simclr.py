@@ -5,10 +5,11 @@ Shapes: N images on this rank, M over all ranks, 2N and 2M views, D width, E pro
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from accelssl.model.gather import gather, rank
 from accelssl.model.heads import ProjectionHead
+from accelssl.model.objective import Objective
 from accelssl.model.tokens import Tokens
 from accelssl.model.vit import Encoder
 
@@ -31,7 +32,7 @@ def nt_xent(z_q_NE: Tensor, z_k_NE: Tensor, temperature: float) -> Tensor:
         return F.cross_entropy(logits.masked_fill(itself, float("-inf")), partner)
 
 
-class SimCLR(nn.Module):
+class SimCLR(Objective):
     """The two views go through one encoder and one head; NT-Xent with temperature T.
 
         h = encoder([q; k]), z = head(h), loss = nt_xent(z_q, z_k, T)
@@ -55,10 +56,18 @@ class SimCLR(nn.Module):
         self.head = ProjectionHead(self.encoder.width, head_hidden, head_out)
         self.temperature = temperature
 
+    @property
+    def evaluated(self) -> Encoder:
+        return self.encoder
+
+    def encoders(self) -> tuple[Encoder, ...]:
+        return (self.encoder,)
+
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
         """The loss of this rank's pairs. Both views have the same p and the same keep."""
         values_2NLV = torch.cat([query.values_NLV, key.values_NLV])
         keep_idx_2NL = torch.cat([query.keep_idx_NL, key.keep_idx_NL])
         features_2ND = self.encoder(values_2NLV, keep_idx_2NL, query.p, query.grid)
+        self._note_spread(features_2ND)
         z_q_NE, z_k_NE = self.head(features_2ND).chunk(2)
         return nt_xent(z_q_NE, z_k_NE, self.temperature)

@@ -6,7 +6,7 @@ Shapes: N images on this rank, S patches in the grid, L kept patches, V = 768 va
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import tee
+from itertools import cycle, tee
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of one rank: Tokens for each view, the sample ids and the epoch they belong to."""
+    """A batch of one rank: Tokens for each compression, the sample ids and their epoch."""
 
     views: tuple[Tokens, ...]
     samples_N: NDArray[np.int64]
@@ -136,14 +136,17 @@ class Loader:
     def next(
         self, compressions: Sequence[Compression], then: Sequence[Compression] | None = None
     ) -> Batch:
-        """The next batch, view i compressed by compressions[i].
+        """The next batch: view i compressed by compressions[i], for each view at least once.
 
+        Further compressions show the views anew, from the first on, in the same crop and
+        augmentation: of two views, Batch.views[2] is the first again, compressed by
+        compressions[2]. So a key can see all of what its query sees in part.
         `then`: what the batch after it will be asked for with, if that is known. It is made while
         the caller works with this one; asking otherwise after all costs compressing it again.
         Raises ValueError unless there is a compression for each view.
         """
         for asked in (compressions, then):
-            if asked is not None and len(asked) != len(self.views):
+            if asked is not None and len(asked) < len(self.views):
                 raise ValueError(f"{len(asked)} compressions for {len(self.views)} views.")
         made = self._take(tuple(compressions))
         if then is not None and self._thread:
@@ -164,12 +167,13 @@ class Loader:
         self._stream = None
 
     def pictures(
-        self, compressions: Sequence[Compression]
-    ) -> tuple[NDArray[np.uint8], list[NDArray[np.int64]]]:
-        """What the network sees, to look at: augmented crops_VNHWC, and keep_idx_VNL for each of
-        `compressions`, as every view would have them. Takes a batch, as `next` does.
+        self, stages: Sequence[Sequence[Compression]]
+    ) -> tuple[NDArray[np.uint8], list[list[NDArray[np.int64]]]]:
+        """What the network sees, to look at: augmented crops_VNHWC, and for each of `stages` the
+        keep_idx_NL of every view, of the first compression it has there. Takes a batch, as `next`
+        does.
         """
-        made = self._take((compressions[0],) * len(self.views))
+        made = self._take(tuple(stages[0]))
         images = []
         with self._lane.in_use():
             for index, crops_NHWC in enumerate(made.crops):
@@ -178,8 +182,7 @@ class Loader:
                 augmented_NHWC = (augmented_NCHW.permute(0, 2, 3, 1) * 255).round().byte()
                 images.append(augmented_NHWC.cpu().numpy())
         kept = [
-            np.stack([self._keep_idx(made.plan, i, c) for i in range(len(images))])
-            for c in compressions
+            [self._keep_idx(made.plan, i, stage[i]) for i in range(len(images))] for stage in stages
         ]
         return np.stack(images), kept
 
@@ -208,8 +211,8 @@ class Loader:
 
     def _drawn(self, plan: Plan, compressions: tuple[Compression, ...]) -> list[Future[_Drawn]]:
         return [
-            self._drawing.submit(self._draw, plan, index, compression)
-            for index, compression in enumerate(compressions)
+            self._drawing.submit(self._draw, plan, place % len(self.views), compression)
+            for place, compression in enumerate(compressions)
         ]
 
     def _draw(self, plan: Plan, index: int, compression: Compression) -> _Drawn:
@@ -221,7 +224,7 @@ class Loader:
     ) -> _Made:
         drawn = [view.result() for view in drawing]
         with self._lane.in_use():
-            views = tuple(map(self._compress, crops, drawn))
+            views = tuple(map(self._compress, cycle(crops), drawn))
             compressions = tuple(view.compression for view in drawn)
             return _Made(plan, crops, compressions, views, self._lane.mark())
 

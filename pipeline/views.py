@@ -1,6 +1,8 @@
 """What each method's views are, as data: crop scale, jitter, blur, solarize."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -11,6 +13,9 @@ class View:
     random resized crop. jitter: strengths (brightness, contrast, saturation, hue) as torchvision's
     ColorJitter takes them, applied with probability jitter_p in random order. blur_sigma: range of
     the Gaussian blur in pixels. The order is crop, jitter, gray, blur, solarize, flip.
+
+    swapped: the view whose augmentation takes this one's place in half of the samples. Which half
+    is one draw for all views of a sample, so that two views swapped with each other trade places.
     """
 
     name: str
@@ -24,6 +29,7 @@ class View:
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     solarize_p: float = 0.0
     flip_p: float = 0.5
+    swapped: View | None = None
 
 
 def simclr(size: int, scale: tuple[float, float] = (0.08, 1.0)) -> tuple[View, View]:
@@ -35,3 +41,23 @@ def simclr(size: int, scale: tuple[float, float] = (0.08, 1.0)) -> tuple[View, V
     strengths = (0.4, 0.4, 0.4, 0.1)
     query = View("query", size, scale, jitter=strengths, blur_p=0.5)
     return query, View("key", size, scale, jitter=strengths, blur_p=0.5)
+
+
+def moco(
+    size: int, scale: tuple[float, float] = (0.08, 1.0), *, swaps_roles: bool = True
+) -> tuple[View, View]:
+    """MoCo-v3's two views: one always blurred, one rarely (.1) but solarized (.2).
+
+    Else alike: jitter (.4, .4, .2, .1), gray .2, flip (facebookresearch/moco-v3, main_moco.py).
+
+    Its symmetric loss lets either view be the query. With one pair an image, swaps_roles draws for
+    each sample which of the two augmentations the query gets: over the draws a pair is as often the
+    one as the other, as in the symmetric run, whose pairs it thus equals in expectation. A batch is
+    not the same: here its keys, and so the negatives, are of both kinds, there all of one.
+    Crops are not swapped: they are drawn alike.
+    """
+    blurred = View("query", size, scale, blur_p=1.0)
+    solarized = View("key", size, scale, blur_p=0.1, solarize_p=0.2)
+    if not swaps_roles:
+        return blurred, solarized
+    return replace(blurred, swapped=solarized), replace(solarized, swapped=blurred)

@@ -47,13 +47,13 @@ def measure_baseline(session: Session, run: Path) -> None:
 
 
 def _rate(session: Session, loader: Loader) -> float:
-    step, pair = step_of(session), (UNCOMPRESSED, UNCOMPRESSED)
+    step, views = step_of(session), session.config.compressions(Stage(1.0, UNCOMPRESSED))
     on_gpu = session.device.type == "cuda"
     for _ in range(GPU_WARM_UP if on_gpu else CPU_WARM_UP):
-        step(loader.next(pair, pair), 0.0).item()
+        step(loader.next(views, views), 0.0).item()
     steps, started = 0, time.perf_counter()
     while steps < MIN_STEPS or (steps < MAX_STEPS and time.perf_counter() - started < ENOUGH_S):
-        loss = step(loader.next(pair, pair), 0.0)
+        loss = step(loader.next(views, views), 0.0)
         steps += 1
     loss.item()
     return steps * session.config.batch / (time.perf_counter() - started)

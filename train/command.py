@@ -16,7 +16,7 @@ from accelssl.pipeline.storage.storage import absolute
 from accelssl.train import checkpoint, recipes
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.budget import format_units, parse_units
-from accelssl.train.config import ALGORITHMS, TrainConfig, override, read_config, refuse_changes
+from accelssl.train.config import TrainConfig, override, read_config, refuse_changes
 from accelssl.train.distributed import (
     ALONE,
     Ranks,
@@ -29,6 +29,7 @@ from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.lock import exclusive
 from accelssl.train.log import Log
 from accelssl.train.loop import train
+from accelssl.train.method import ALGORITHMS
 from accelssl.train.precision import pick_precision
 from accelssl.train.report import write_report
 from accelssl.train.resuming import Restart, finished
@@ -38,6 +39,7 @@ from accelssl.train.seen import save_pictures
 from accelssl.train.session import CONFIG, JOB, Session, resume, start
 from accelssl.train.watchers import Terminal, progress_bar, tensorboard
 
+DEFAULT_ALGORITHM = "simclr"
 DEFAULT_MODEL = "vit_base_patch16_224"
 DEFAULT_COMPRESSION = Compression(30, 0.5)
 
@@ -61,7 +63,7 @@ def train_command(
     *,
     out: Path,
     data: str | None,
-    algo: str,
+    algo: str | None,
     budget: str | None,
     compression: Compressing,
     small: bool,
@@ -97,7 +99,7 @@ def train_command(
             refuse_changes(config, options | {"algo": algo})
             config = override(config, here)
         else:
-            config = override(_recipe(algo, data, options, small), here)
+            config = override(_recipe(algo or DEFAULT_ALGORITHM, data, options, small), here)
         return run_training(
             ranks.from_main(config),
             out,
@@ -244,7 +246,12 @@ def _recipe(algo: str, data: str | None, options: dict[str, Any], small: bool) -
         raise UserError("No shard set was named.", "Name its folder with --data.")
     if options["budget"] is None:
         raise UserError("No budget was given.", "Say what to spend, for example --budget 0.2M.")
-    recipe = recipes.small_simclr if small else recipes.simclr
+    for name in ("momentum", "symmetric"):
+        if options.get(name) is not None and algo != "moco":
+            raise UserError(
+                f"--{name} says nothing to {algo}.", "Leave it out, or use --algo moco."
+            )
+    recipe = recipes.RECIPES[algo, small]
     model = options.pop("model")
     return recipe(
         DEFAULT_MODEL if model is None else model,
@@ -270,7 +277,8 @@ def _machine_options(
 
 def _summary(config: TrainConfig, images: int) -> str:
     stages = ", then ".join(str(stage.compression) for stage in config.schedule.stages)
+    algo = f"symmetric {config.algo}" if config.symmetric else config.algo
     return (
-        f"{config.algo} {config.model}, {images:,} images, batch {config.batch}, {stages}, "
+        f"{algo} {config.model}, {images:,} images, batch {config.batch}, {stages}, "
         f"budget {format_units(config.budget)} units"
     )

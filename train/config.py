@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from accelssl.errors import UserError
-from accelssl.train.cost import Convention, simclr_cost
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.train import method
+from accelssl.train.cost import Convention
+from accelssl.train.method import ALGORITHMS
 from accelssl.train.schedule import Schedule, Stage, from_json
-
-ALGORITHMS = ("simclr",)
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,9 @@ class TrainConfig:
     """A resolved run. Lengths in pixels, budget in units, fractions of the budget in 0..1.
 
     base_lr is the learning rate per 256 images (times batch / 256 is the peak); warmup the share of
-    the budget it rises over; min_area the smallest crop's share of the image; threads the number
+    the budget it rises over; min_area the smallest crop's share of the image. MoCo alone has
+    momentum, of its key encoder at the start, and symmetric: both views are query and key, instead
+    of one pair an image. threads is the number
     that decode, and readers, prefetch, hw_load, preallocated_px how, as the loader's options say;
     precision "bf16" or "fp32".
     """
@@ -36,6 +39,8 @@ class TrainConfig:
     temperature: float = 0.1
     head_hidden: int = 4096
     head_out: int = 256
+    momentum: float = 0.99
+    symmetric: bool = False
     min_area: float = 0.08
     seed: int = 0
     precision: str = "fp32"
@@ -57,6 +62,12 @@ class TrainConfig:
         _require(self.weight_decay >= 0, "--weight-decay", self.weight_decay, "0 or more")
         _require(0 <= self.warmup < 1, "--warmup", self.warmup, "at least 0 and below 1")
         _require(self.temperature > 0, "--temperature", self.temperature, "above 0")
+        _require(0 <= self.momentum <= 1, "--momentum", self.momentum, "from 0 to 1, best 0.99")
+        if self.symmetric and self.algo != "moco":
+            raise UserError(
+                f"--symmetric says nothing to {self.algo}.",
+                "Leave it out, or use --algo moco.",
+            )
         _require(0 < self.min_area <= 1, "--min-area", self.min_area, "above 0 and at most 1")
         _require(0 <= self.eval_every <= 1, "--eval-every", self.eval_every, "from 0 to 1")
         _require(self.threads >= 1, "--threads", self.threads, "at least 1")
@@ -85,8 +96,18 @@ class TrainConfig:
 
     def sample_cost(self, stage: Stage) -> float:
         """Units an image costs in this stage."""
-        keep = stage.compression.keep(self.size)
-        return simclr_cost(keep, keep, self.convention)
+        return method.sample_cost(
+            self.algo, stage.compression, self.size, self.convention, symmetric=self.symmetric
+        )
+
+    def compressions(self, stage: Stage) -> tuple[Compression, ...]:
+        """What a step takes in this stage, in the order of the objective's arguments."""
+        return method.compressions(self.algo, stage.compression, symmetric=self.symmetric)
+
+    @property
+    def decays_vectors(self) -> bool:
+        """Whether weight decay is on biases, norms and the like too: as the method's authors do."""
+        return self.algo == "moco"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"schedule": self.schedule.to_json()}

@@ -36,7 +36,7 @@ class Log:
 
     def __enter__(self) -> Self:
         self._file: IO[str] = (self.run / NAME).open("a")
-        self._pending: list[tuple[dict[str, Any], Tensor]] = []
+        self._pending: list[tuple[dict[str, Any], Tensor, Tensor]] = []
         self._flushed_at = time.perf_counter()
         self._rated_at: tuple[float, int, float] | None = None
         _end_cut_line(self._file, self.run / NAME)
@@ -54,9 +54,10 @@ class Log:
         finally:
             self._file.close()
 
-    def step(self, line: dict[str, Any], loss: Tensor) -> None:
-        """One training step; its loss is fetched from the device with the next flush."""
-        self._pending.append((line, loss.detach()))
+    def step(self, line: dict[str, Any], loss: Tensor, spread: Tensor) -> None:
+        """One training step; its loss and the spread of its features are fetched from the device
+        with the next flush."""
+        self._pending.append((line, loss.detach(), spread.detach()))
         if time.perf_counter() - self._flushed_at >= FLUSH_S:
             self.flush()
 
@@ -68,13 +69,15 @@ class Log:
     def flush(self) -> None:
         """Write what is pending. UserError when a loss is not finite: the run cannot go on."""
         if self._pending:
-            losses = torch.stack([loss for _, loss in self._pending]).tolist()
-            lines = [line for line, _ in self._pending]
+            lines = [line for line, _, _ in self._pending]
+            losses = torch.stack([loss for _, loss, _ in self._pending]).tolist()
+            spreads = torch.stack([spread for _, _, spread in self._pending]).tolist()
             self._pending.clear()
-            for (line, loss), rates in zip(
-                zip(lines, losses, strict=True), self._rates(lines), strict=True
+            for line, loss, spread, rates in zip(
+                lines, losses, spreads, self._rates(lines), strict=True
             ):
-                self._write({"kind": "step", **line, "loss": loss, **rates})
+                noted = {"loss": loss, "spread": round(spread, 6)}
+                self._write({"kind": "step", **line, **noted, **rates})
             _require_finite(lines, losses)
         self._file.flush()
         self._flushed_at = time.perf_counter()
@@ -114,7 +117,7 @@ class SilentLog(Log):
     def __exit__(self, *error: object) -> None:
         pass
 
-    def step(self, line: dict[str, Any], loss: Tensor) -> None:
+    def step(self, line: dict[str, Any], loss: Tensor, spread: Tensor) -> None:
         pass
 
     def event(self, kind: str, **fields: Any) -> None:

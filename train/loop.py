@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Batch
 from accelssl.train.distributed import Votes
 from accelssl.train.evaluate.features import encoder_features
@@ -38,18 +37,19 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
             log.event("resume", step=session.step, spent=budget.spent)
         tick = saved_at = time.perf_counter()
         while not budget.is_spent and not (stopped_by := votes.cast(interrupted.signal)):
-            stage = config.schedule.at(budget.progress)
-            rate = learning_rate(budget.progress, config.peak_lr, config.warmup)
+            progress = budget.progress
+            stage = config.schedule.at(progress)
+            rate = learning_rate(progress, config.peak_lr, config.warmup)
             then = budget.after(config.batch, config.sample_cost(stage))
             batch = _next_batch(session, run, stage, None if then.is_spent else then.progress)
             was_late = step.is_idle
-            loss = step(batch, rate)
+            loss = step(batch, rate, progress)
 
             budget.charge(config.batch, config.sample_cost(stage))
             session.step += 1
             session.images += config.batch
             tick = _advance(session, tick)
-            log.step(_line(session, stage, batch, rate), loss)
+            log.step(_line(session, stage, batch, rate), loss, step.spread)
             if finding := guard.finding(stage, was_late):
                 log.event("loader_limits", **finding)
             if (milestone := _milestone(session)) > evaluated:
@@ -80,9 +80,10 @@ def _next_batch(session: Session, run: Path, stage: Stage, then: float | None) -
 
     What has been trained is saved when there is none to be had.
     """
-    following = None if then is None else both(session.config.schedule.at(then))
+    config = session.config
+    following = None if then is None else config.compressions(config.schedule.at(then))
     try:
-        return session.loader.next(both(stage), following)
+        return session.loader.next(config.compressions(stage), following)
     except UserError:
         if session.ranks.world == 1:
             session.save(run)
@@ -96,17 +97,12 @@ def step_of(session: Session) -> Step:
     )
 
 
-def both(stage: Stage) -> tuple[Compression, Compression]:
-    """What SimCLR does to its two views in a stage."""
-    return stage.compression, stage.compression
-
-
 def evaluate(session: Session, log: Log) -> None:
     """nn1 and knn20 of the encoder as it is, into the log. Training seconds do not count it."""
     log.flush()
     started = time.perf_counter()
     options = evaluation_options(session.config, session.device)
-    extracts = {"trained": encoder_features(session.objective.encoder)}
+    extracts = {"trained": encoder_features(session.objective.evaluated)}
     scores = neighbours_of(session.shards, extracts, options)["trained"]
     log.event(
         "eval",

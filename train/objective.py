@@ -2,17 +2,27 @@
 
 import torch
 
+from accelssl.model.moco import MoCo
+from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
 from accelssl.train.config import TrainConfig
 
 
-def build(config: TrainConfig) -> SimCLR:
+def build(config: TrainConfig) -> Objective:
     """The objective with its initial weights, a function of the configuration and its seed alone.
 
     Leaves torch's global generator as it was. UserError when timm has no such model.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
+        if config.algo == "moco":
+            return MoCo(
+                config.model,
+                head_hidden=config.head_hidden,
+                head_out=config.head_out,
+                temperature=config.temperature,
+                momentum=config.momentum,
+            )
         return SimCLR(
             config.model,
             head_hidden=config.head_hidden,

@@ -16,12 +16,18 @@ def learning_rate(progress: float, peak: float, warmup: float) -> float:
     return peak * (1 - t * t)
 
 
-def adamw(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW over the trained parameters; no weight decay on biases, norms and other vectors."""
+def adamw(
+    module: nn.Module, weight_decay: float, *, decays_vectors: bool = False
+) -> torch.optim.AdamW:
+    """AdamW over the trained parameters.
+
+    No weight decay on biases, norms and other vectors, unless decays_vectors.
+    """
     trained = [p for p in module.parameters() if p.requires_grad]
+    of_vectors = weight_decay if decays_vectors else 0.0
     groups = [
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": of_vectors},
     ]
     device = next(module.parameters()).device
     if device.type != "cuda":

@@ -43,7 +43,8 @@ class _Stage:
 def picture_blocks(path: Path) -> tuple[PictureBlock, ...]:
     """The crops of pictures.npz, whole, then as each stage showed them; together below 1 MB.
 
-    `crops` is uint8 (V, N, H, W, 3), `p` (stages,), `keep_<k>` int (V, N, L) for stage k.
+    `crops` is uint8 (V, N, H, W, 3), `p` (stages,), `keep_<k>` int (V, N, L) for stage k,
+    where -1 fills up the views that keep fewer than others.
     Raises ValueError when the file does not hold that; the caller decides what it is worth.
     """
     crops_VNHWC, stages = _read(path)
@@ -84,9 +85,10 @@ def _stage(crops: Pixels, p: int, keep: npt.NDArray[np.int64] | None, k: int) ->
     fits = keep is not None and keep.ndim == 3 and keep.shape[:2] == (views, pictures)
     if keep is None or not fits or not np.issubdtype(keep.dtype, np.integer):
         raise ValueError(f"keep_{k} has no integers of shape ({views}, {pictures}, L)")
-    if keep.size and not 0 <= int(keep.min()) <= int(keep.max()) < patches:
+    if keep.size and not -1 <= int(keep.min()) <= int(keep.max()) < patches:
         raise ValueError(f"keep_{k} names a patch outside the {patches} of a crop")
-    kept = keep.shape[2]
+    counts = (keep >= 0).sum(axis=2).max(axis=1, initial=0).tolist()
+    kept = " and ".join(map(str, dict.fromkeys(counts)))
     title = f"Stage {k + 1}: patches of {p} pixels, {kept} of {patches} kept"
     return _Stage(title, p, keep)
 
@@ -118,7 +120,7 @@ def _tiled(crop_HWC: Pixels, p: int, keep: npt.NDArray[np.int64] | None) -> Pixe
     scaled = covered.resize((columns * side, rows * side), Image.Resampling.LANCZOS)
     tiles = np.asarray(scaled).reshape(rows, side, columns, side, 3).swapaxes(1, 2)
     shown = np.zeros(rows * columns, dtype=bool)
-    shown[keep] = True
+    shown[keep[keep >= 0]] = True
     tiles = np.where(shown.reshape(rows, columns, 1, 1, 1), tiles, np.array(BLANK, np.uint8))
     canvas = np.full((rows, side + GAP, columns, side + GAP, 3), PAPER, np.uint8)
     canvas[:, :side, :, :side] = tiles.swapaxes(1, 2)

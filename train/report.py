@@ -102,7 +102,7 @@ def _curves(history: History, stages: tuple[StageRun, ...], plain: Uncompressed)
                 ("Loss against time", loss_figure(history, stages, "time")),
             ]
         ),
-        page.paragraph(_band_note(stages)),
+        page.paragraph(_band_note(history, stages)),
         page.heading("Accuracy"),
     ]
     if history.accuracies:
@@ -127,15 +127,18 @@ def _curves(history: History, stages: tuple[StageRun, ...], plain: Uncompressed)
     return "\n".join(parts)
 
 
-def _band_note(stages: tuple[StageRun, ...]) -> str:
+def _band_note(history: History, stages: tuple[StageRun, ...]) -> str:
     names = "; ".join(
         f"{number}: {compression(stage.p, stage.drop)}, keep {stage.keep:g}"
         for number, stage in enumerate(stages, 1)
     )
+    one_sided = history.config.get("algo") == "moco" and not history.config.get("symmetric")
+    half = " It is that of one pair an image, half of MoCo-v3's symmetric one." if one_sided else ""
     return (
         "Bands show the schedule: p is the side of a patch in pixels, d the fraction of patches "
-        "dropped, keep the patch tokens left of a view; the darker a band, the more an image "
-        f"costs. Stages: {names}. The loss of different compressions cannot be compared directly."
+        "dropped, keep the patch tokens left of a view (MoCo: of a query); the darker a band, the "
+        f"more an image costs. Stages: {names}. The loss of different compressions cannot be "
+        f"compared directly.{half}"
     )
 
 

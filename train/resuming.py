@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from accelssl.errors import UserError
-from accelssl.model.simclr import SimCLR
 from accelssl.pipeline.loader import LoaderOptions
 from accelssl.pipeline.order import Position
 from accelssl.pipeline.stream import STREAM_VERSION, decoder_versions
@@ -20,7 +20,7 @@ Changes = dict[str, tuple[Fact, Fact]]
 """name -> (stored in the checkpoint, found now)."""
 
 _FIXED = ("algo", "model", "head_hidden", "head_out", "weight_decay")
-_DRAWN_FROM = ("seed", "size", "min_area")
+_DRAWN_FROM = ("seed", "size", "min_area", "symmetric")
 _SHARDS = "shard set"
 _NAMES = {"world": "ranks", "draws": "version of the draws", "min_area": "smallest crop"}
 
@@ -102,7 +102,7 @@ def refuse_another_network(run: Path, state: Checkpoint, config: TrainConfig) ->
 
 
 def load_weights(
-    run: Path, state: Checkpoint, objective: SimCLR, optimizer: torch.optim.Optimizer
+    run: Path, state: Checkpoint, objective: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
     """Take over a checkpoint. UserError where it does not fit (format 1 did not note its model)."""
     try:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from accelssl.errors import UserError
-from accelssl.model.simclr import SimCLR
+from accelssl.model.objective import Objective
 from accelssl.pipeline import views
 from accelssl.pipeline.loader import Loader, LoaderOptions
 from accelssl.pipeline.order import Position
@@ -50,7 +50,7 @@ class Session:
     device: torch.device
     shards: ShardSet
     loader: Loader
-    objective: SimCLR
+    objective: Objective
     replica: nn.Module
     optimizer: torch.optim.AdamW
     budget: Budget
@@ -104,7 +104,10 @@ def loader_options(
 
 def run_views(config: TrainConfig) -> tuple[views.View, ...]:
     """The views of the run's method."""
-    return views.simclr(config.size, (config.min_area, 1.0))
+    scale = config.min_area, 1.0
+    if config.algo == "moco":
+        return views.moco(config.size, scale, swaps_roles=not config.symmetric)
+    return views.simclr(config.size, scale)
 
 
 def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = ALONE) -> Session:
@@ -173,7 +176,7 @@ def _session(
     loader = Loader(split, run_views(config), loader_options(config, device, ranks), position)
     objective = build(config).to(device)
     replica = replicate(objective, device)
-    optimizer = adamw(objective, config.weight_decay)
+    optimizer = adamw(objective, config.weight_decay, decays_vectors=config.decays_vectors)
     budget = Budget(config.budget)
     return Session(
         config, device, shards, loader, objective, replica, optimizer, budget, ranks=ranks

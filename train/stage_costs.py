@@ -118,7 +118,8 @@ def _cost_by_formula(history: History) -> list[float]:
     if cost is None or size is None or convention not in tuple(Convention):
         return []
     patches = (int(size) // 16) ** 2
-    return [cost(patches, patches, Convention(convention))]
+    pairs = 2 if config.get("symmetric") is True else 1
+    return [pairs * cost(patches, patches, Convention(convention))]
 
 
 def whole_run(stages: tuple[StageRun, ...]) -> StageRun:

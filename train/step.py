@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from accelssl.model.gather import world_size
-from accelssl.model.simclr import SimCLR
+from accelssl.model.objective import Objective
 from accelssl.pipeline.loader import Batch, Tokens
 from accelssl.train.distributed import EAGER_STEPS, mean_over_ranks
 from accelssl.train.optim import set_learning_rate
@@ -35,9 +35,12 @@ class _Captured:
 
 
 class Step:
-    """`step(batch, rate)` trains on one batch at that learning rate; the loss stays on the device.
+    """`step(batch, rate, progress)` trains on one batch; the loss stays on the device.
 
-    With is_compiled (default: on a GPU) the encoder's blocks are compiled, which fuses what stands
+    rate is the learning rate; progress (0 to 1) what the objective's own schedules follow. `spread`
+    is that of the last batch's features on this rank (see Objective), on the device too.
+
+    With is_compiled (default: on a GPU) the encoders' blocks are compiled, which fuses what stands
     between the matrix products, and from the second batch of each shape on the whole step is one
     CUDA graph: some thousand kernels without gaps between them, launched at once. The first batch
     of a shape runs as it is, and warms up what must not happen while a graph is captured. The
@@ -50,7 +53,7 @@ class Step:
 
     def __init__(
         self,
-        objective: SimCLR,
+        objective: Objective,
         optimizer: torch.optim.Optimizer,
         precision: str,
         *,
@@ -58,6 +61,8 @@ class Step:
         is_compiled: bool | None = None,
     ) -> None:
         self._module, self._optimizer = replica or objective, optimizer
+        self._objective = objective
+        self.spread = objective.spread.clone()
         self._bf16 = precision == "bf16"
         self._device = next(objective.parameters()).device
         on_gpu = self._device.type == "cuda"
@@ -68,7 +73,8 @@ class Step:
         self._launched: deque[torch.cuda.Event] = deque()
         if on_gpu if is_compiled is None else is_compiled and on_gpu:
             torch._dynamo.config.recompile_limit = _MOST_SHAPES
-            objective.encoder.compile_blocks()
+            for encoder in objective.encoders():
+                encoder.compile_blocks()
             self._stream = training_stream(self._device)
 
     @property
@@ -79,24 +85,33 @@ class Step:
         is_done: bool = self._launched[-1].query()  # type: ignore[no-untyped-call]
         return is_done
 
-    def __call__(self, batch: Batch, rate: float) -> Tensor:
+    def __call__(self, batch: Batch, rate: float, progress: float = 0.0) -> Tensor:
         if self._stream is None:
-            set_learning_rate(self._optimizer, rate)
-            return self._run(batch.views)
+            self._prepare(rate, progress)
+            loss = self._run(batch.views)
+            self.spread = self._objective.spread.clone()
+            return loss
         if len(self._launched) == _MOST_LAUNCHED:
             self._launched.popleft().synchronize()
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
-            set_learning_rate(self._optimizer, rate)
+            self._prepare(rate, progress)
             loss = self._replay(batch.views)
+            self.spread = self._objective.spread.clone()
             self._launched.append(self._stream.record_event())
         for view in batch.views:
             view.values_NLV.record_stream(self._stream)
             view.keep_idx_NL.record_stream(self._stream)
-        loss.record_stream(current)
+        for scalar in (loss, self.spread):
+            scalar.record_stream(current)
         current.wait_stream(self._stream)
         return loss
+
+    def _prepare(self, rate: float, progress: float) -> None:
+        """Fill what the step reads, also when it is a graph: on the stream that it runs on."""
+        set_learning_rate(self._optimizer, rate)
+        self._objective.set_progress(progress)
 
     def _replay(self, views: Sequence[Tokens]) -> Tensor:
         shape = _shape(views)

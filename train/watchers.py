@@ -13,6 +13,10 @@ from accelssl.train.budget import format_units
 from accelssl.train.log import Watcher
 
 PLAIN_LINE_S = 30.0
+COLLAPSED = 0.03
+"""A spread of features (see Objective) below which a run has failed: ten times what bfloat16's
+rounding alone makes of one image, where an untrained network has 0.7. Two images then have a cosine
+above 0.999 on average."""
 
 
 class Terminal(Console):
@@ -37,9 +41,14 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total, stage="", loss="", rates="")
         printed_at = [time.perf_counter()]
+        has_told = False
 
         def watch(line: dict[str, Any]) -> None:
+            nonlocal has_told
             if line["kind"] == "step":
+                if line["spread"] < COLLAPSED and not has_told:
+                    has_told = True
+                    console.print(_collapsed(line))
                 shown: dict[str, Any] = {
                     "stage": f"p{line['p']} d{line['drop']:g}",
                     "loss": f"{line['loss']:.3f}",
@@ -59,6 +68,14 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
                 console.print(_loader_limits(line))
 
         yield watch
+
+
+def _collapsed(line: dict[str, Any]) -> str:
+    return (
+        f"Step {line['step']}: all images have nearly the same features (spread "
+        f"{line['spread']:.3f}, below {COLLAPSED:g}): the run has collapsed. Start another with a "
+        "lower --lr or a longer --warmup."
+    )
 
 
 def _loader_limits(line: dict[str, Any]) -> str:
@@ -87,7 +104,16 @@ def tensorboard(run: Path) -> Watcher | None:
 
     def watch(line: dict[str, Any]) -> None:
         if line["kind"] in ("step", "eval"):
-            for name in ("loss", "lr", "spent", "images_per_s", "units_per_s", "nn1", "knn20"):
+            for name in (
+                "loss",
+                "spread",
+                "lr",
+                "spent",
+                "images_per_s",
+                "units_per_s",
+                "nn1",
+                "knn20",
+            ):
                 if name in line:
                     writer.add_scalar(name, line[name], line["step"])
         else:

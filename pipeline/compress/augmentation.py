@@ -42,7 +42,15 @@ def augmentation(
     sigma uniform in its range, the four jitters in random order.
     """
     u = uniform(draw(seed, epoch, samples_N, index, Purpose.AUGMENT, 12))
-    params = np.zeros((len(samples_N), len(Column)), dtype=np.float32)
+    params = _params(view, u)
+    if view.swapped is not None:
+        roles = draw(seed, epoch, samples_N, 0, Purpose.ROLES, 1)
+        params = np.where(roles < 2**31, params, _params(view.swapped, u))
+    return params
+
+
+def _params(view: View, u: NDArray[np.float64]) -> NDArray[np.float32]:
+    params = np.zeros((len(u), len(Column)), dtype=np.float32)
     order = np.floor(u[:, 1] * len(JITTER_ORDERS))
     params[:, Column.ORDER] = np.where(u[:, 0] < view.jitter_p, order, -1)
     for column, strength, draws in zip(JITTER_OPS, view.jitter, u[:, 2:6].T, strict=True):

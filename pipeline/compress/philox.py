@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     AUGMENT = 1
     DROP = 2
     ORDER = 3
+    ROLES = 4
 
 
 def philox4x32(counter: tuple[U64, U64, U64, U64], key: tuple[int, int]) -> tuple[U64, ...]:

@@ -94,7 +94,7 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="Folder of the shard set, or s3://bucket/prefix.")
     ] = None,
-    algo: Annotated[str, typer.Option(help="Method: simclr.")] = "simclr",
+    algo: Annotated[str | None, typer.Option(help="Method: simclr or moco [simclr].")] = None,
     budget: Annotated[
         str | None,
         typer.Option(help="Compute to spend in units (forward passes at 224 px), e.g. 0.2M."),
@@ -118,6 +118,13 @@ def train(
     temperature: Annotated[float | None, typer.Option(help="Of the loss.")] = None,
     min_area: Annotated[float | None, typer.Option(help="Smallest crop's share of area.")] = None,
     head_hidden: Annotated[int | None, typer.Option(help="Width of the head.")] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="moco: of the key encoder at the start [0.99].")
+    ] = None,
+    symmetric: Annotated[
+        bool | None,
+        typer.Option("--symmetric", help="moco: both views are query and key, at twice the cost."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, crops and order [0].")] = None,
     eval_every: Annotated[
         float | None, typer.Option(help="Evaluate each time this share of the budget is spent.")
@@ -160,6 +167,8 @@ def train(
         "temperature": temperature,
         "min_area": min_area,
         "head_hidden": head_hidden,
+        "momentum": momentum,
+        "symmetric": symmetric,
         "seed": seed,
         "eval_every": eval_every,
     }

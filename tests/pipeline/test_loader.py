@@ -98,13 +98,35 @@ def test_the_compression_may_change_from_batch_to_batch(shard_set: ShardSet) -> 
             assert (view.p, view.grid) == (p, 240 // p)
 
 
+def test_views_are_shown_anew_in_the_same_crop_and_augmentation(shard_set: ShardSet) -> None:
+    """As MoCo's symmetric loss takes them: query, query, key, key."""
+    train, whole = shard_set.split("train"), Compression(30, 0.0)
+    pair = views.moco(240)
+    batch = Loader(train, pair, OPTIONS).next((*HALF, whole, whole))
+    assert len(batch.views) == 4
+    for query, key in zip(batch.views[:2], batch.views[2:], strict=True):
+        assert (query.keep_idx_NL.shape, key.keep_idx_NL.shape) == ((8, 32), (8, 64))
+        seen = key.values_NLV.gather(1, query.keep_idx_NL[..., None].expand(-1, -1, 768))
+        torch.testing.assert_close(query.values_NLV, seen, rtol=0, atol=1e-5)
+    alone = Loader(train, pair, OPTIONS).next((HALF[0], whole))
+    assert torch.equal(alone.views[0].values_NLV, batch.views[0].values_NLV)
+    assert torch.equal(alone.views[1].values_NLV, batch.views[3].values_NLV)
+
+
 def test_pictures_show_what_training_sees(shard_set: ShardSet) -> None:
     train = shard_set.split("train")
-    crops, kept = Loader(train, VIEWS, OPTIONS).pictures([HALF[0], Compression(16, 0.75)])
-    batch = Loader(train, VIEWS, OPTIONS).next((Compression(16, 0.75),) * 2)
-    assert crops.shape == (2, 8, 240, 240, 3) and kept[0].shape == (2, 8, 32)
-    assert (kept[1][1] == batch.views[1].keep_idx_NL.numpy()).all()
-    row, column = divmod(int(kept[1][0, 0, 0]), 15)
+    crops, kept = Loader(train, VIEWS, OPTIONS).pictures(
+        [HALF, (Compression(16, 0.75), Compression(16, 0.0))]
+    )
+    batch = Loader(train, VIEWS, OPTIONS).next((Compression(16, 0.75), Compression(16, 0.0)))
+    assert crops.shape == (2, 8, 240, 240, 3)
+    assert [[keep_idx.shape for keep_idx in stage] for stage in kept] == [
+        [(8, 32), (8, 32)],
+        [(8, 56), (8, 225)],
+    ]
+    for shown, seen in zip(kept[1], batch.views, strict=True):
+        assert (shown == seen.keep_idx_NL.numpy()).all()
+    row, column = divmod(int(kept[1][0][0, 0]), 15)
     patch = crops[0, 0, row * 16 : row * 16 + 16, column * 16 : column * 16 + 16, 0] / 255
     token = batch.views[0].values_NLV[0, 0, :256].view(16, 16).numpy() * 0.229 + 0.485
     assert np.abs(patch - token).max() < 1 / 255

@@ -41,8 +41,9 @@ def test_seed_epoch_sample_view_and_purpose_each_change_the_draw() -> None:
         first(0, 0, 2**32, 0, Purpose.CROP),
         first(0, 0, 0, 1, Purpose.CROP),
         first(0, 0, 0, 0, Purpose.DROP),
+        first(0, 0, 0, 0, Purpose.ROLES),
     }
-    assert len(draws) == 7
+    assert len(draws) == 8
 
 
 def test_uniform_numbers_are_uniform_and_below_one() -> None:

@@ -64,6 +64,14 @@ def test_vectors_are_not_decayed_and_frozen_weights_are_left_out() -> None:
     assert [p.ndim for p in plain["params"]] == [1, 1] and plain["weight_decay"] == 0
 
 
+def test_vectors_are_decayed_too_where_the_method_does_so() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+    module[0].bias.requires_grad_(False)
+    groups = adamw(module, 0.3, decays_vectors=True).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.3, 0.3]
+    assert sum(p.numel() for group in groups for p in group["params"]) == 16 + 4 + 4
+
+
 def test_a_stage_lasts_until_its_end_and_the_last_for_ever() -> None:
     first, second = Compression(30, 0.5), Compression(16, 0.5)
     schedule = Schedule((Stage(0.6, first), Stage(1.0, second)))

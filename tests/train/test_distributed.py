@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from accelssl.errors import UserError
+from accelssl.model.moco import MoCo
+from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
 from accelssl.train.distributed import (
     ALONE,
@@ -31,6 +33,7 @@ from accelssl.train.distributed import (
     read_ranks,
     replicate,
 )
+from accelssl.train.method import ALGORITHMS
 from accelssl.train.optim import adamw, set_learning_rate
 from accelssl.train.streams import training_stream
 
@@ -40,11 +43,12 @@ SIGNALLED_AT = 4
 Results = dict[str, Any]
 
 
-def objective(device: torch.device) -> SimCLR:
+def objective(device: torch.device, algo: str = "simclr") -> Objective:
     """In float64: batch norm divides by how little the views differ at first, and AdamW by how
     small a gradient is, so that float32's rounding would be what is compared."""
     torch.manual_seed(0)
-    return SimCLR("vit_tiny_patch16_224", head_hidden=32, head_out=16).to(device, torch.float64)
+    method = MoCo if algo == "moco" else SimCLR
+    return method("vit_tiny_patch16_224", head_hidden=32, head_out=16).to(device, torch.float64)
 
 
 def view(step: int, index: int, ranks: Ranks, device: torch.device) -> SimpleNamespace:
@@ -58,13 +62,14 @@ def view(step: int, index: int, ranks: Ranks, device: torch.device) -> SimpleNam
     return SimpleNamespace(values_NLV=values, keep_idx_NL=keep_idx, p=48, grid=5)
 
 
-def steps(ranks: Ranks, device: torch.device = CPU) -> Results:
+def steps(ranks: Ranks, device: torch.device = CPU, algo: str = "simclr") -> Results:
     """A few steps of training; what came of them."""
-    trained = objective(device)
+    trained = objective(device, algo)
     replica, optimizer = replicate(trained, device), adamw(trained, 0.1)
     set_learning_rate(optimizer, 1e-3)
     losses, gradients = [], {}
     for step in range(STEPS):
+        trained.set_progress(step / STEPS)
         loss = replica(view(step, 0, ranks, device), view(step, 1, ranks, device))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -121,7 +126,8 @@ def on_one_rank(task: str, out: Path) -> None:
     asked = torch.device("cuda" if task == "cuda" else "cpu")
     device = device_of(placed, asked)
     with joined(placed, device) as ranks:
-        results = steps(ranks, device) | {"votes": votes(ranks)}
+        results: Results = {algo: steps(ranks, device, algo) for algo in ALGORITHMS}
+        results["votes"] = votes(ranks)
         results["told"] = ranks.from_main({"precision": f"bf{ranks.rank}"})
         if task == "cuda":
             results["graph"] = captured_losses(ranks, device, EAGER_STEPS)
@@ -185,9 +191,19 @@ def run_ranks(task: str, out: Path) -> Ended:
     return Ended([process.returncode for process in processes], errors, results)
 
 
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def algo(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def single() -> Results:
-    return steps(ALONE)
+def single(algo: str) -> Results:
+    return steps(ALONE, algo=algo)
+
+
+@pytest.fixture(scope="module")
+def trained_ranks(ranks: list[Results], algo: str) -> list[Results]:
+    return [results[algo] for results in ranks]
 
 
 def largest(tensors: dict[str, Tensor]) -> float:
@@ -195,32 +211,33 @@ def largest(tensors: dict[str, Tensor]) -> float:
 
 
 def test_gradients_of_two_ranks_are_those_of_one_process(
-    ranks: list[Results], single: Results
+    trained_ranks: list[Results], single: Results, algo: str
 ) -> None:
     wanted = single["gradients"]
-    trained = [name for name, p in objective(CPU).named_parameters() if p.requires_grad]
+    trained = [name for name, p in objective(CPU, algo).named_parameters() if p.requires_grad]
     assert list(wanted) == trained and largest(wanted) > 0.01
-    for results in ranks:
+    for results in trained_ranks:
         assert list(results["gradients"]) == trained
         for name, gradient in results["gradients"].items():
             torch.testing.assert_close(gradient, wanted[name], atol=1e-9, rtol=1e-9)
 
 
 def test_losses_of_two_ranks_are_those_of_one_process(
-    ranks: list[Results], single: Results
+    trained_ranks: list[Results], single: Results
 ) -> None:
-    for results in ranks:
+    for results in trained_ranks:
         torch.testing.assert_close(results["losses"], single["losses"], atol=1e-9, rtol=1e-9)
     assert single["losses"].unique().numel() == STEPS
 
 
 def test_weights_and_running_statistics_stay_the_same_on_all_ranks(
-    ranks: list[Results], single: Results
+    trained_ranks: list[Results], single: Results, algo: str
 ) -> None:
-    first, second = (results["state"] for results in ranks)
+    first, second = (results["state"] for results in trained_ranks)
     assert list(first) == list(second) == list(single["state"])
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert len([name for name in first if "running" in name or "tracked" in name]) == 9
+    norms = {"simclr": 3, "moco": 3 + 2 + 3}[algo]
+    assert len([name for name in first if "running" in name or "tracked" in name]) == 3 * norms
     for name, value in single["state"].items():
         torch.testing.assert_close(first[name], value, atol=1e-7, rtol=1e-7)
 
@@ -246,13 +263,14 @@ def test_an_error_on_one_rank_names_it_and_ends_the_others(ended: Ended) -> None
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < RANKS, reason="needs two GPUs")
 def test_two_gpus_train_as_one_process_on_the_cpu_does_also_in_a_cuda_graph(
-    single: Results, tmp_path: Path
+    single: Results, algo: str, tmp_path: Path
 ) -> None:
     trained = run_ranks("cuda", tmp_path)
     assert trained.codes == [0] * RANKS, trained.errors
     for results in trained.results:
-        torch.testing.assert_close(results["losses"], single["losses"], atol=1e-7, rtol=1e-7)
-        for name, gradient in results["gradients"].items():
+        found = results[algo]
+        torch.testing.assert_close(found["losses"], single["losses"], atol=1e-7, rtol=1e-7)
+        for name, gradient in found["gradients"].items():
             torch.testing.assert_close(gradient, single["gradients"][name], atol=1e-7, rtol=1e-6)
         torch.testing.assert_close(results["graph"], results["eager"], atol=1e-9, rtol=1e-9)
         assert results["eager"].unique().numel() == EAGER_STEPS + 3

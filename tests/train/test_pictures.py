@@ -26,6 +26,24 @@ def test_dropped_patches_are_blank_and_kept_ones_shown(tmp_path: Path) -> None:
     assert is_red.ravel().nonzero()[0].tolist() == [0, 2, 4, 8]
 
 
+def test_views_that_keep_different_numbers_are_shown_each_with_its_own(tmp_path: Path) -> None:
+    """As MoCo has them: a query of two patches, a whole key."""
+    crops = np.full((2, 3, 40, 40, 3), (255, 0, 0), np.uint8)
+    keep = np.broadcast_to(np.array([[[0, 3, -1, -1]], [[0, 1, 2, 3]]]), (2, 3, 4))
+    np.savez(tmp_path / "pictures.npz", crops=crops, p=np.array([20]), keep_0=keep)
+    _, stage = picture_blocks(tmp_path / "pictures.npz")
+    assert stage.title == "Stage 1: patches of 20 pixels, 2 and 4 of 4 kept"
+    image = Image.open(BytesIO(base64.b64decode(stage.images[0].partition(",")[2])))
+    green = np.asarray(image.convert("RGB"))[..., 1].astype(int)
+    side = green.shape[1] // 2
+    near, far = side // 2, side + side // 2
+    below = green.shape[0] - green.shape[1]
+    is_red = [
+        [green[top + y, x] < 60 for y in (near, far) for x in (near, far)] for top in (0, below)
+    ]
+    assert is_red == [[True, False, False, True], [True] * 4]
+
+
 def test_many_stages_of_large_crops_stay_below_a_megabyte(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     stages = 8

@@ -171,6 +171,7 @@ def test_a_checkpoint_notes_all_that_its_data_depends_on(config: TrainConfig, ru
         "seed": 5,
         "size": 48,
         "min_area": 0.08,
+        "symmetric": False,
         "batch": 8,
         "world": 1,
         "draws": pipeline_stream.STREAM_VERSION,

@@ -35,7 +35,8 @@ def history_of(
             spent += 10 * stage["sample_cost"]
             clock = {"images": images, "spent": spent, "elapsed_s": elapsed_s}
             lines.append({"kind": "step", "step": images // 10, **stage, **clock})
-    config = {"algo": algo, "size": 240, "convention": convention}
+    config = {"algo": algo.split()[-1], "size": 240, "convention": convention}
+    config["symmetric"] = algo.startswith("symmetric")
     (run / "config.json").write_text(json.dumps(config))
     (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return read_history(run)
@@ -71,6 +72,7 @@ def test_a_baseline_of_the_environment_counts_where_the_log_has_none(tmp_path: P
         ("simclr", "patches196", 6 * 225 / 196),
         ("simclr", "text197", 6 * 226 / 197),
         ("moco", "patches196", 4 * 225 / 196),
+        ("symmetric moco", "patches196", 8 * 225 / 196),
         ("dino", "patches196", None),
         ("simclr", "words", None),
     ],

@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 
+from accelssl.model.moco import MoCo
+from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
 from accelssl.pipeline.loader import Batch, Tokens
 from accelssl.train.optim import adamw
@@ -32,14 +34,22 @@ def objective(device: str) -> SimCLR:
     return SimCLR("vit_tiny_patch16_224", head_hidden=64, head_out=32).to(device)
 
 
-def losses(device: str, *, is_compiled: bool, precision: str, steps: int = 9) -> list[float]:
+def moco(device: str) -> MoCo:
+    torch.manual_seed(0)
+    return MoCo("vit_tiny_patch16_224", head_hidden=64, head_out=32, momentum=0.5).to(device)
+
+
+def losses(
+    device: str, *, is_compiled: bool, precision: str, steps: int = 9, algo: str = "simclr"
+) -> list[float]:
     """Two stages in turn, so that each shape is met before, while and after it is captured."""
-    model = objective(device)
+    model: Objective = moco(device) if algo == "moco" else objective(device)
     step = Step(model, adamw(model, 0.1), precision, is_compiled=is_compiled)
     found = []
     for i in range(steps):
         keep, p, grid = ((12, 48, 5), (16, 30, 8))[i // 2 % 2]
-        found.append(step(batch(keep, p, grid, device, seed=i), 1e-4 * (i + 1) / steps))
+        data = batch(keep, p, grid, device, seed=i)
+        found.append(step(data, 1e-4 * (i + 1) / steps, i / steps))
     return torch.stack(found).tolist()
 
 
@@ -60,11 +70,63 @@ def test_a_step_is_adamw_on_the_gradient_of_the_loss() -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+def test_the_spread_of_a_step_is_its_own_and_stays_when_the_next_one_runs(device: str) -> None:
+    step = Step(model := objective(device), adamw(model, 0.0), "fp32")
+    first, second = (batch(12, 48, 5, device, seed=i) for i in (1, 2))
+    found = []
+    for data in (first, second, first, second):
+        step(data, 0.0)
+        found.append(step.spread)
+    a, b, again, _ = torch.stack(found).tolist()
+    assert a == pytest.approx(again, rel=1e-4) and abs(a - b) > 1e-4 * a
+
+
+def test_a_step_follows_the_momentum_at_its_progress() -> None:
+    """At rate 0 the query stays, and the key comes nearer by 1 - m in each step."""
+    model = moco("cpu")
+    step, data = Step(model, adamw(model, 0.0), "fp32"), batch(12, 48, 5, "cpu", seed=1)
+    before, shares = key_gap(model), []
+    for progress in (0.0, 0.5, 1.0):
+        step(data, 0.0, progress)
+        after = key_gap(model)
+        shares.append(1 - after / before)
+        before = after
+    assert shares == pytest.approx([0.5, 0.25, 0.0], abs=1e-5)
+
+
+def key_gap(model: MoCo) -> float:
+    """How far one weight of the key is from the query's; first called, it is set to 1."""
+    key = model.key.average.get_parameter("encoder.vit.blocks.0.attn.qkv.weight")
+    query = model.query.encoder.vit.blocks[0].attn.qkv.weight
+    if torch.equal(key, query):
+        with torch.no_grad():
+            key[0, 0] = query[0, 0] + 1
+    return float((key - query)[0, 0].detach())
+
+
 @gpu
+def test_a_captured_step_follows_the_momentum() -> None:
+    model = moco("cuda")
+    step = Step(model, adamw(model, 0.0), "fp32", is_compiled=True)
+    data = batch(12, 48, 5, "cuda", seed=1)
+    for _ in range(3):
+        step(data, 0.0, 0.0)
+    before = key_gap(model)
+    for progress, share in ((0.0, 0.5), (0.5, 0.25), (1.0, 0.0)):
+        step(data, 0.0, progress)
+        torch.cuda.synchronize()
+        after = key_gap(model)
+        assert 1 - after / before == pytest.approx(share, abs=1e-4)
+        before = after
+
+
+@gpu
+@pytest.mark.parametrize("algo", ["simclr", "moco"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_captured_step_trains_as_the_plain_one(precision: str) -> None:
-    captured = losses("cuda", is_compiled=True, precision=precision)
-    plain = losses("cuda", is_compiled=False, precision=precision)
+def test_a_captured_step_trains_as_the_plain_one(precision: str, algo: str) -> None:
+    captured = losses("cuda", is_compiled=True, precision=precision, algo=algo)
+    plain = losses("cuda", is_compiled=False, precision=precision, algo=algo)
     tolerance = 1e-3 if precision == "fp32" else 3e-2
     assert captured == pytest.approx(plain, rel=tolerance)
     assert plain[-1] != pytest.approx(plain[0], rel=1e-3)
@@ -102,8 +164,9 @@ def test_a_resumed_optimizer_still_follows_the_learning_rate() -> None:
 
 
 @gpu
-def test_launching_a_step_does_not_wait_for_the_gpu() -> None:
-    model = objective("cuda")
+@pytest.mark.parametrize("algo", ["simclr", "moco"])
+def test_launching_a_step_does_not_wait_for_the_gpu(algo: str) -> None:
+    model: Objective = moco("cuda") if algo == "moco" else objective("cuda")
     step = Step(model, adamw(model, 0.0), "bf16", is_compiled=True)
     data = batch(12, 48, 5, "cuda", seed=1)
     for _ in range(3):

@@ -43,8 +43,8 @@ def evaluate_run(
     scores = neighbours_of(
         shards,
         {
-            "trained": encoder_features(trained.encoder),
-            "untrained": encoder_features(untrained.encoder),
+            "trained": encoder_features(trained.evaluated),
+            "untrained": encoder_features(untrained.evaluated),
             "pixels": pixel_features,
         },
         evaluation_options(config, device),

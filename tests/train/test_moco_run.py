@@ -1,0 +1,265 @@
+"""Whole runs of MoCo-v3 on a small set of pictures."""
+
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from accelssl import cli
+from accelssl.errors import UserError
+from accelssl.model.key import momentum_at
+from accelssl.model.moco import MoCo
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.train import checkpoint, recipes
+from accelssl.train.baseline import measure_baseline
+from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.evaluate.run import evaluate_run
+from accelssl.train.loop import train
+from accelssl.train.method import ALGORITHMS
+from accelssl.train.objective import build
+from accelssl.train.report import write_report
+from accelssl.train.schedule import Schedule, Stage, constant
+from accelssl.train.seen import save_pictures
+from accelssl.train.session import Session, resume, start
+
+CPU = torch.device("cpu")
+STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.5))))
+COSTS = ((3 * 12 + 25) / 196, (3 * 18 + 36) / 196)
+STEPS = 10
+
+
+@pytest.fixture
+def config(shard_dir: Path) -> TrainConfig:
+    return TrainConfig(
+        algo="moco",
+        model="vit_tiny_patch16_224",
+        data=str(shard_dir),
+        budget=29.0,
+        schedule=STAGES,
+        batch=8,
+        base_lr=0.01,
+        temperature=0.2,
+        momentum=0.9,
+        head_hidden=32,
+        head_out=16,
+        seed=5,
+    )
+
+
+def lines(run: Path, kind: str) -> list[dict[str, Any]]:
+    written = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [line for line in written if line["kind"] == kind]
+
+
+def losses(run: Path) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in lines(run, "step")}
+
+
+def stop_before_step(session: Session, number: int) -> None:
+    """A SIGTERM arrives while step number - 1 is being made."""
+    original, calls = session.loader.next, 0
+
+    def next_and_stop(*compressions: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*compressions)
+
+    session.loader.next = next_and_stop  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_run_that_was_stopped_and_resumed_is_the_uninterrupted_one_to_the_bit(
+    config: TrainConfig, tmp_path: Path, symmetric: bool
+) -> None:
+    config = replace(config, symmetric=symmetric, budget=config.budget * (1 + symmetric))
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    assert train(start(config, whole, CPU), whole) == 0
+    assert list(losses(whole)) == list(range(1, STEPS + 1))
+    first = start(config, parted, CPU)
+    stop_before_step(first, STEPS // 2 + 1)
+    assert train(first, parted) == signal.SIGTERM and first.step == STEPS // 2
+    assert train(resume(config, parted, CPU), parted) == 0
+    assert losses(parted) == losses(whole)
+    ours, theirs = (checkpoint.load(run) for run in (parted, whole))
+    assert ours.objective.keys() == theirs.objective.keys()
+    for name, value in theirs.objective.items():
+        assert torch.equal(ours.objective[name], value), name
+    moments, their_moments = ours.optimizer["state"], theirs.optimizer["state"]
+    for number, state in their_moments.items():
+        assert all(torch.equal(moments[number][name], value) for name, value in state.items())
+
+
+def test_a_run_spends_what_query_and_key_cost_and_reads_back_as_it_was(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(start(config, run, CPU), run)
+    spent = 0.0
+    for line in lines(run, "step"):
+        cost = COSTS[spent / config.budget >= 0.5]
+        assert line["sample_cost"] == pytest.approx(cost)
+        spent += 8 * cost
+        assert line["spent"] == pytest.approx(spent)
+    assert all(0.03 < line["spread"] <= 1 for line in lines(run, "step"))
+    assert {line["keep"] for line in lines(run, "step")} == {12, 18}
+    assert read_config(run / "config.json") == config
+
+
+def test_the_key_follows_at_the_momentum_of_the_progress_before_each_step(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    session = start(config, run, CPU)
+    assert isinstance(session.objective, MoCo)
+    used, follow = [], session.objective.key.follow
+
+    def watched(followed: torch.nn.Module) -> None:
+        used.append(float(session.objective.key.share))  # type: ignore[arg-type]
+        follow(followed)
+
+    session.objective.key.follow = watched  # type: ignore[method-assign]
+    train(session, run)
+    before = [0.0, *(line["progress"] for line in lines(run, "step"))][:-1]
+    expected = [1 - momentum_at(progress, 0.9) for progress in before]
+    assert used == pytest.approx(expected, rel=1e-6)
+    assert len(set(used)) == STEPS
+
+
+def test_a_query_sees_what_is_left_and_a_key_everything(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    for symmetric, kept in [(False, [12, 25]), (True, [12, 12, 25, 25])]:
+        session = start(replace(config, symmetric=symmetric), tmp_path / str(symmetric), CPU)
+        batch = session.loader.next(session.config.compressions(STAGES.stages[0]))
+        assert [view.keep_idx_NL.shape[1] for view in batch.views] == kept
+        assert [view.p for view in batch.views] == [48] * len(kept)
+        swaps = [view.swapped is not None for view in session.loader.views]
+        assert swaps == [not symmetric] * 2
+
+
+def test_weight_decay_is_on_all_parameters(config: TrainConfig, tmp_path: Path) -> None:
+    session = start(config, tmp_path / "run", CPU)
+    groups = session.optimizer.param_groups
+    assert {group["weight_decay"] for group in groups} == {0.1}
+    trained = [p for p in session.objective.parameters() if p.requires_grad]
+    assert sum(len(group["params"]) for group in groups) == len(trained)
+
+
+def test_the_query_encoder_is_what_is_evaluated_and_the_baseline_has_whole_views(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    session = start(replace(config, budget=5.0), run, CPU)
+    train(session, run)
+    scores = evaluate_run(run, None, CPU, show=False)
+    assert scores["trained"] != scores["untrained"] and scores["queries"] == 20
+    monkeypatch.setattr("accelssl.train.baseline.ENOUGH_S", 0.0)
+    measure_baseline(session, run)
+    assert "half of MoCo-v3" in write_report(run).read_text()
+    (line,) = lines(run, "baseline")
+    assert line["sample_cost"] == pytest.approx(4 * 225 / 196)
+
+
+def test_pictures_show_the_query_dropped_from_and_the_key_whole(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    save_pictures(start(config, run, CPU), run)
+    saved = np.load(run / "pictures.npz")
+    assert saved["crops"].shape == (2, 8, 240, 240, 3)
+    query, key = saved["keep_0"]
+    assert ((query >= 0).sum(1) == 12).all() and (key == np.arange(25)).all()
+
+
+def test_another_symmetry_is_refused_where_an_epoch_goes_on(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    session = start(config, run, CPU)
+    stop_before_step(session, 3)
+    train(session, run)
+    with pytest.raises(UserError, match="symmetric False, now True"):
+        resume(replace(config, symmetric=True), run, CPU)
+
+
+def test_options_of_moco_alone_are_refused_elsewhere(config: TrainConfig) -> None:
+    with pytest.raises(UserError, match="--symmetric says nothing to simclr"):
+        replace(config, algo="simclr", symmetric=True)
+    with pytest.raises(UserError, match=r"--momentum 1\.5"):
+        replace(config, momentum=1.5)
+
+
+def test_the_recipe_is_the_originals() -> None:
+    config = recipes.moco(
+        "vit_base_patch16_224", "shards", 1e6, constant(Compression(30, 0.5)), batch=1024
+    )
+    assert config.peak_lr == pytest.approx(6e-4) and config.weight_decay == 0.1
+    assert (config.temperature, config.momentum, config.min_area) == (0.2, 0.99, 0.08)
+    assert (config.head_hidden, config.head_out, config.symmetric) == (4096, 256, False)
+    assert config.warmup == pytest.approx(40 / 300, abs=5e-4) and config.decays_vectors
+
+
+def test_every_method_has_a_recipe_for_many_images_and_for_few() -> None:
+    assert set(recipes.RECIPES) == {(algo, small) for algo in ALGORITHMS for small in (False, True)}
+    for (algo, small), recipe in recipes.RECIPES.items():
+        config = recipe("vit_tiny_patch16_224", "shards", 1e6, constant(Compression(30, 0.5)))
+        assert config.algo == algo and (config.head_hidden < 4096) == small
+
+
+def test_the_initial_key_is_the_initial_query(config: TrainConfig) -> None:
+    state = build(config).state_dict()
+    keys = {name for name in state if name.startswith("key.average.")}
+    assert keys
+    for name in keys:
+        assert torch.equal(state[name], state["query." + name.removeprefix("key.average.")])
+
+
+def accelssl(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str]:
+    """Exit code and stderr of the command, its lines joined."""
+    sys.argv = ["accelssl", *words.split()]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    code = stopped.value.code
+    err = " ".join(capsys.readouterr().err.split())
+    return (code if isinstance(code, int) else 0), err
+
+
+def test_the_command_trains_resumes_evaluates_and_reports(
+    capsys: pytest.CaptureFixture[str], shard_dir: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    tiny = "--model vit_tiny_patch16_224 --batch 8 --patch 48 --head-hidden 16 --device cpu"
+    begin = f"train --data {shard_dir} --out {run} {tiny} --no-baseline --threads 1"
+    code, err = accelssl(capsys, f"{begin} --algo moco --symmetric --budget 10")
+    assert code == 0 and "symmetric moco" in err, err
+    config = read_config(run / "config.json")
+    assert (config.algo, config.symmetric, config.temperature) == ("moco", True, 0.2)
+    assert lines(run, "step")[0]["sample_cost"] == pytest.approx(2 * (3 * 12 + 25) / 196)
+    code, err = accelssl(capsys, f"train --out {run} --resume --device cpu")
+    assert code == 0 and "is finished" in err
+    code, err = accelssl(capsys, f"train --out {run} --resume --algo simclr --device cpu")
+    assert code == 2 and "algo moco, not simclr" in err
+    code, err = accelssl(capsys, f"evaluate {run} --device cpu")
+    assert code == 0, err
+    page = (run / "report.html").read_text()
+    assert "MoCo v3" in page and "half of MoCo-v3" not in page
+    assert "12 and 25 of 25 kept" not in page and "12 of 25 kept" in page
+
+
+@pytest.mark.parametrize("option", ["--momentum 0.9", "--symmetric"])
+def test_the_command_refuses_options_that_simclr_has_not(
+    capsys: pytest.CaptureFixture[str], shard_dir: Path, tmp_path: Path, option: str
+) -> None:
+    words = f"train --data {shard_dir} --out {tmp_path / 'run'} --budget 1k {option}"
+    code, err = accelssl(capsys, words)
+    assert code == 2 and f"{option.split()[0]} says nothing to simclr" in err
+    assert not (tmp_path / "run").exists()
