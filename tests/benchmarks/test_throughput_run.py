@@ -99,9 +99,9 @@ def test_one_step_object_serves_all_compressions_of_a_model(
             made.append(self)
             super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
-        def __call__(self, batch: Batch, rate: float) -> Tensor:
+        def __call__(self, batch: Batch, rate: float, progress: float = 0.0) -> Tensor:
             stepped.append(batch.views[0].values_NLV.data_ptr())
-            return super().__call__(batch, rate)
+            return super().__call__(batch, rate, progress)
 
     monkeypatch.setattr(throughput_steps, "Step", Watched)
     bench_throughput(CPU, small_plan(only="step"))

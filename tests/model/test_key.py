@@ -30,7 +30,7 @@ def test_after_k_steps_it_is_the_weighted_sum_of_all_it_has_followed() -> None:
     """average_k = (m_1 ... m_k) start + sum_i (1 - m_i) (m_(i+1) ... m_k) followed_i."""
     module = followed().double()
     average = MovingAverage(module, 0.6).double()
-    kernel = module[0].weight
+    kernel = module.get_parameter("0.weight")
     seen, momenta = [kernel.detach().clone()], [0.0]
     for step in range(1, 8):
         progress = step / 8
@@ -43,7 +43,8 @@ def test_after_k_steps_it_is_the_weighted_sum_of_all_it_has_followed() -> None:
     expected = torch.zeros_like(seen[0])
     for i, value in enumerate(seen):
         expected += (1 - momenta[i]) * math.prod(momenta[i + 1 :]) * value
-    torch.testing.assert_close(average.average[0].weight, expected, atol=1e-14, rtol=1e-14)
+    averaged = average.average.get_parameter("0.weight")
+    torch.testing.assert_close(averaged, expected, atol=1e-14, rtol=1e-14)
 
 
 def test_at_the_end_of_the_budget_it_stays_exactly_where_it_is() -> None:
@@ -52,7 +53,7 @@ def test_at_the_end_of_the_budget_it_stays_exactly_where_it_is() -> None:
     average.set_progress(1.0)
     before = copy.deepcopy(average.state_dict())
     with torch.no_grad():
-        module[0].weight.add_(1.0)
+        module.get_parameter("0.weight").add_(1.0)
     average.follow(module)
     assert all(torch.equal(before[name], value) for name, value in average.state_dict().items())
 
@@ -73,12 +74,13 @@ def test_batch_norm_statistics_come_from_its_own_rows_and_not_from_the_followed_
     average = MovingAverage(module, 0.99)
     module(torch.randn(8, 3) + 5)
     average.follow(module)
-    assert torch.equal(average.average[1].running_mean, torch.zeros(4))
+    mean = average.average.get_buffer("1.running_mean")
+    assert torch.equal(mean, torch.zeros(4))
     rows = torch.randn(8, 3)
     average(rows)
-    hidden = average.average[0](rows)
-    torch.testing.assert_close(average.average[1].running_mean, 0.1 * hidden.mean(0))
-    assert int(average.average[1].num_batches_tracked) == 1
+    hidden = average.average.get_submodule("0")(rows)
+    torch.testing.assert_close(mean, 0.1 * hidden.mean(0))
+    assert int(average.average.get_buffer("1.num_batches_tracked")) == 1
 
 
 def test_autocast_leaves_the_average_in_float32() -> None:
@@ -86,11 +88,12 @@ def test_autocast_leaves_the_average_in_float32() -> None:
     module = followed()
     average = MovingAverage(module, 0.9999)
     with torch.no_grad():
-        module[0].weight.add_(1.0)
-    before = average.average[0].weight.clone()
+        module.get_parameter("0.weight").add_(1.0)
+    kernel = average.average.get_parameter("0.weight")
+    before = kernel.clone()
     with torch.autocast("cpu", torch.bfloat16):
         average.follow(module)
-    moved = average.average[0].weight - before
+    moved = kernel - before
     torch.testing.assert_close(moved, torch.full_like(moved, 1e-4), atol=1e-7, rtol=0)
 
 

@@ -1,3 +1,4 @@
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ def view(values: torch.Tensor) -> SimpleNamespace:
 def by_loops(features: torch.Tensor) -> float:
     rows = [row / row.norm() for row in features.double()]
     mean = sum(rows) / len(rows)
-    return float(sum(((row - mean) ** 2).sum() for row in rows) / len(rows)) ** 0.5
+    return math.sqrt(float(sum(((row - mean) ** 2).sum() for row in rows) / len(rows)))
 
 
 def test_spread_is_the_standard_deviation_of_normalised_features() -> None:

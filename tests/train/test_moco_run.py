@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from accelssl.errors import UserError
 from accelssl.model.key import momentum_at
 from accelssl.model.moco import MoCo
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.loader import Batch
 from accelssl.train import checkpoint, recipes
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.config import TrainConfig, read_config
@@ -66,12 +68,14 @@ def stop_before_step(session: Session, number: int) -> None:
     """A SIGTERM arrives while step number - 1 is being made."""
     original, calls = session.loader.next, 0
 
-    def next_and_stop(*compressions: Any) -> Any:
+    def next_and_stop(
+        compressions: Sequence[Compression], then: Sequence[Compression] | None = None
+    ) -> Batch:
         nonlocal calls
         calls += 1
         if calls == number - 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(*compressions)
+        return original(compressions, then)
 
     session.loader.next = next_and_stop  # type: ignore[method-assign]
 
@@ -120,13 +124,14 @@ def test_the_key_follows_at_the_momentum_of_the_progress_before_each_step(
     run = tmp_path / "run"
     session = start(config, run, CPU)
     assert isinstance(session.objective, MoCo)
-    used, follow = [], session.objective.key.follow
+    key = session.objective.key
+    used, follow = [], key.follow
 
     def watched(followed: torch.nn.Module) -> None:
-        used.append(float(session.objective.key.share))  # type: ignore[arg-type]
+        used.append(float(key.share))
         follow(followed)
 
-    session.objective.key.follow = watched  # type: ignore[method-assign]
+    key.follow = watched  # type: ignore[method-assign]
     train(session, run)
     before = [0.0, *(line["progress"] for line in lines(run, "step"))][:-1]
     expected = [1 - momentum_at(progress, 0.9) for progress in before]

@@ -97,8 +97,8 @@ def test_a_step_follows_the_momentum_at_its_progress() -> None:
 
 def key_gap(model: MoCo) -> float:
     """How far one weight of the key is from the query's; first called, it is set to 1."""
-    key = model.key.average.get_parameter("encoder.vit.blocks.0.attn.qkv.weight")
-    query = model.query.encoder.vit.blocks[0].attn.qkv.weight
+    name = "encoder.vit.blocks.0.attn.qkv.weight"
+    key, query = model.key.average.get_parameter(name), model.query.get_parameter(name)
     if torch.equal(key, query):
         with torch.no_grad():
             key[0, 0] = query[0, 0] + 1
