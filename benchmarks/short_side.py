@@ -28,7 +28,7 @@ from PIL import Image
 from accelssl.benchmarks.short_side_page import Cost, Crops, Rates, WayResult, page
 from accelssl.benchmarks.short_side_ways import WAYS, Way
 from accelssl.pipeline.dali import CropStream, Decoding
-from accelssl.pipeline.feed import Encoded, encoded_batches
+from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.images.jpeg_header import jpeg_size
 from accelssl.pipeline.order import sequential_plans
@@ -77,7 +77,7 @@ class PackedPictures:
         Decoded and cut as the loader does it, by one thread. A crop is valid until the next.
         """
         plans = sequential_plans(len(self), BATCH)
-        batches = encoded_batches(
+        batches: Iterator[Encoded] = EncodedBatches(
             self.split, plans, lambda plan, _: tuple(w[plan.samples_N] for w in windows), 1
         )
         batches = map(self._with_files, batches) if self._replaced else batches

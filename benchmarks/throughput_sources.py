@@ -18,7 +18,7 @@ from accelssl.benchmarks.timing import time_launched
 from accelssl.pipeline import views
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.dali import DecoderStream
-from accelssl.pipeline.feed import READ_AHEAD, encoded_batches
+from accelssl.pipeline.feed import READ_AHEAD, EncodedBatches
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions
 from accelssl.pipeline.order import Position, plans
 from accelssl.pipeline.shards import ShardSet
@@ -46,9 +46,11 @@ class Sources:
         self._progress("the decoder alone")
         options, split = self._options, self._split
         planned = plans(len(split), options.batch, options.seed, 0, 1, Position())
-        encoded = encoded_batches(split, planned, lambda plan, sizes: (), options.threads)
+        readers = options.reader_processes
+        encoded = EncodedBatches(split, planned, lambda plan, sizes: (), options.threads, readers)
         stream = DecoderStream(split, encoded, options.batch, options.device, options.decoding)
         loop = measure(lambda: next(stream), options.device, self._plan.windows)
+        stream.close()
         return SourceTime(DECODER, None, None, options.batch, loop.time, loop.cpu_cores)
 
     def loader(self) -> Iterator[SourceTime]:

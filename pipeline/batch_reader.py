@@ -71,9 +71,9 @@ class BatchReader:
     def room_bytes(self, samples_N: Int64) -> int:
         return int(self._split.room_bytes[samples_N].sum())
 
-    def close(self) -> None:
+    def close(self, *, waits: bool = True) -> None:
         if self._pool:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=waits, cancel_futures=True)
 
     def _size(self, sample: int, image: memoryview) -> tuple[int, int]:
         try:

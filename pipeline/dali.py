@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from accelssl.errors import UserError
-from accelssl.pipeline.feed import Encoded
+from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.shards import Split
 
 try:
@@ -202,7 +202,7 @@ class _Stream:
         self._pipeline = self._handed_out = None  # it is freed by the collector: it knows itself
         self._source.close()
         self._in_flight.clear()
-        if isinstance(self._batches, Generator):
+        if isinstance(self._batches, EncodedBatches):
             self._batches.close()
 
     def __next__(self) -> tuple[Encoded, Any]:

@@ -39,37 +39,81 @@ class Encoded:
 Windowing = Callable[[Plan, Int64], tuple[Windows, ...]]
 
 
-def encoded_batches(
-    split: Split, plans: Iterator[Plan], windowing: Windowing, threads: int, readers: int = 0
-) -> Iterator[Encoded]:
-    """Reads READ_AHEAD batches ahead. `windowing(plan, sizes_N2)` gives each view its windows.
+class EncodedBatches:
+    """Iterates Encoded batches as planned, reading READ_AHEAD of them ahead.
 
-    In `threads` threads, or in as many processes as there are `readers`, if any. Raises UserError
-    naming shard and key when an image cannot be read or is no JPEG.
+    `windowing(plan, sizes_N2)` gives each view its windows. `threads` read, or as many processes as
+    there are `readers`, if any; they start with the first batch. Raises UserError naming shard and
+    key when an image cannot be read or is no JPEG, and again if it is asked once more.
     """
-    feed = _Processes(split, readers) if readers else _Threads(split)
-    pending: deque[Future[Encoded]] = deque()
 
-    def encoded(plan: Plan) -> Encoded:
+    def __init__(
+        self,
+        split: Split,
+        plans: Iterator[Plan],
+        windowing: Windowing,
+        threads: int,
+        readers: int = 0,
+    ) -> None:
+        self._split, self._plans, self._windowing = split, plans, windowing
+        self._threads, self._readers = readers or threads, readers
+        self._pending: deque[Future[Encoded]] = deque()
+        self._failure: Exception | None = None
+        self._work: tuple[ThreadPoolExecutor, _Feed] | None = None
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[Encoded]:
+        return self
+
+    def __next__(self) -> Encoded:
+        if self._failure:
+            raise self._failure
+        if self._is_closed:
+            raise StopIteration
+        pool, _ = self._work = self._work or self._start()
+        ahead = max(READ_AHEAD, self._readers)
+        while len(self._pending) <= ahead and (plan := next(self._plans, None)):
+            self._pending.append(pool.submit(self._encoded, plan))
+        if not self._pending:
+            raise StopIteration
+        try:
+            return self._pending.popleft().result()
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def close(self) -> None:
+        """End threads and processes, when they have read what they are at."""
+        self._is_closed = True
+        if self._work:
+            pool, feed = self._work
+            self._work = None
+            pool.shutdown(wait=True, cancel_futures=True)
+            feed.close()
+
+    def _start(self) -> "tuple[ThreadPoolExecutor, _Feed]":
+        feed = _Processes(self._split, self._readers) if self._readers else _Threads(self._split)
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="accelssl-read")
+        weakref.finalize(self, _let_go, pool, feed).atexit = False
+        return pool, feed
+
+    def _encoded(self, plan: Plan) -> Encoded:
+        assert self._work is not None
+        _, feed = self._work
         memory, extents = feed.read(plan)
         ends = (extents.begin_N + extents.size_bytes_N).tolist()
         jpegs = [memory[a:b] for a, b in zip(extents.begin_N.tolist(), ends, strict=True)]
-        windows = windowing(plan, extents.sizes_N2)
+        windows = self._windowing(plan, extents.sizes_N2)
         batch = Encoded(plan, jpegs, extents.labels_N, extents.sizes_N2, windows)
         weakref.finalize(batch, feed.take_back, memory).atexit = False
         return batch
 
-    pool = ThreadPoolExecutor(readers or threads, thread_name_prefix="accelssl-read")
-    try:
-        for plan in plans:
-            pending.append(pool.submit(encoded, plan))
-            if len(pending) > max(READ_AHEAD, readers):
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        feed.close()
+
+def _let_go(pool: ThreadPoolExecutor, feed: "_Feed") -> None:
+    """What happens to batches that nobody closed. It may happen at any moment in any thread, also
+    while that thread holds a lock of Python's own: so nothing is waited for."""
+    pool.shutdown(wait=False, cancel_futures=True)
+    feed.let_go()
 
 
 class _Feed(Protocol):
@@ -78,6 +122,7 @@ class _Feed(Protocol):
     def read(self, plan: Plan) -> tuple[Bytes, Extents]: ...
     def take_back(self, memory: Bytes) -> None: ...
     def close(self) -> None: ...
+    def let_go(self) -> None: ...
 
 
 class _Threads(_Feed):
@@ -98,6 +143,9 @@ class _Threads(_Feed):
 
     def close(self) -> None:
         self._reader.close()
+
+    def let_go(self) -> None:
+        self._reader.close(waits=False)
 
 
 class _Processes(_Feed):
@@ -131,6 +179,10 @@ class _Processes(_Feed):
             process.close()
         self._free.clear()
         self._memories.clear()
+
+    def let_go(self) -> None:
+        for process in self._all:
+            process.let_go()
 
     def _memory(self, samples: int) -> SharedMemory:
         """Enough for any `samples` of the split."""

@@ -18,7 +18,7 @@ from accelssl.pipeline.compress import augmentation, drops, op, reference
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.pipeline.crop_stream import Crops, crop_stream
 from accelssl.pipeline.dali import Decoding
-from accelssl.pipeline.feed import encoded_batches
+from accelssl.pipeline.feed import EncodedBatches
 from accelssl.pipeline.lane import Lane
 from accelssl.pipeline.order import Plan, Position, batches_per_epoch, plans, sequential_plans
 from accelssl.pipeline.shards import Split
@@ -72,6 +72,12 @@ class LoaderOptions:
     readers: int | None = None
 
     @property
+    def reader_processes(self) -> int:
+        if self.readers is not None:
+            return self.readers
+        return GPU_READERS if self.device.type == "cuda" else 0
+
+    @property
     def decoding(self) -> Decoding:
         return Decoding(self.threads, self.prefetch, self.hw_load, self.preallocated_px)
 
@@ -121,7 +127,7 @@ class Loader:
             plans(len(split), options.batch, options.seed, options.rank, options.world, start)
         )
         self._stream: Crops | None = _stream(
-            split, self.views, options, planned, self._windows, _readers(options)
+            split, self.views, options, planned, self._windows, options.reader_processes
         )
         self._drawing = ThreadPoolExecutor(len(self.views), "accelssl-draw")
         self._lane = Lane(options.device)
@@ -277,12 +283,6 @@ def evaluation_batches(
         yield Tokens(values, keep_idx, UNCOMPRESSED.p, grid), encoded.labels_N
 
 
-def _readers(options: LoaderOptions) -> int:
-    if options.readers is not None:
-        return options.readers
-    return GPU_READERS if options.device.type == "cuda" else 0
-
-
 def _stream(
     split: Split,
     views: Sequence[View],
@@ -291,6 +291,6 @@ def _stream(
     windowing: Callable[[Plan, NDArray[np.int64]], tuple[Windows, ...]],
     readers: int = 0,
 ) -> Crops:
-    encoded = encoded_batches(split, planned, windowing, options.threads, readers)
+    encoded = EncodedBatches(split, planned, windowing, options.threads, readers)
     sizes = [view.size for view in views]
     return crop_stream(split, encoded, sizes, options.batch, options.device, options.decoding)

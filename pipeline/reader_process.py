@@ -70,7 +70,8 @@ class ReaderProcess:
         )
         theirs.close()
         descriptors_theirs.close()
-        self._connection, self._descriptors = Connection(ours.detach()), descriptors_ours
+        self._socket, self._descriptors = ours, descriptors_ours
+        self._connection = Connection(os.dup(ours.fileno()))
         self._known: dict[int, int] = {}
         self._connection.send((split.storage.location, split.name, split.digest))
 
@@ -92,9 +93,16 @@ class ReaderProcess:
             return answer
         raise answer
 
+    def let_go(self) -> None:
+        """End the process some time later: nothing is waited for."""
+        with contextlib.suppress(OSError):  # it ended by itself
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End the process; it finishes the batch it is at."""
+        self.let_go()
         self._connection.close()
+        self._socket.close()
         self._descriptors.close()
         try:
             self._process.wait(CLOSING_S)

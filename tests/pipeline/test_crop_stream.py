@@ -9,7 +9,7 @@ import torch
 from accelssl.pipeline import views
 from accelssl.pipeline.crop_stream import KernelCrops, crop_stream
 from accelssl.pipeline.dali import CropStream, DecoderStream, Decoding
-from accelssl.pipeline.feed import Encoded, encoded_batches
+from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.order import sequential_plans
 from accelssl.pipeline.shards import ShardSet, Split
 from accelssl.pipeline.windows import random_windows
@@ -19,7 +19,7 @@ CPU, SIZES = torch.device("cpu"), (240, 96, 240)
 
 def encoded(split: Split) -> Iterator[Encoded]:
     view = views.simclr(240)[0]
-    return encoded_batches(
+    return EncodedBatches(
         split,
         sequential_plans(len(split), 8),
         lambda plan, sizes: tuple(

@@ -15,7 +15,7 @@ from accelssl.pipeline.compress.augmentation import identity
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.compress.reference import augment
 from accelssl.pipeline.dali import CropStream, Decoding
-from accelssl.pipeline.feed import Encoded, encoded_batches
+from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions, evaluation_batches
 from accelssl.pipeline.order import Position, sequential_plans
 from accelssl.pipeline.shards import ShardSet, Split
@@ -134,7 +134,7 @@ def test_pictures_show_what_training_sees(shard_set: ShardSet) -> None:
 
 def cut(split: Split) -> tuple[list[Encoded], list[np.ndarray]]:
     planned = sequential_plans(len(split), 8)
-    encoded = encoded_batches(
+    encoded = EncodedBatches(
         split,
         planned,
         lambda plan, sizes: (random_windows(VIEWS[0], 0, 0, 0, plan.samples_N, sizes),),

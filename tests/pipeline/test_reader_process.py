@@ -19,7 +19,7 @@ import torch
 from accelssl.errors import UserError
 from accelssl.pipeline import feed, views
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.pipeline.feed import Encoded, encoded_batches
+from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.loader import Loader, LoaderOptions
 from accelssl.pipeline.order import Position, plans
 from accelssl.pipeline.reader_process import ReaderProcess, SharedMemory
@@ -31,7 +31,7 @@ def batches(split: Split, count: int, readers: int) -> list[Encoded]:
     planned = plans(len(split), 7, seed=5, rank=0, world=1, start=Position())
     return list(
         islice(
-            encoded_batches(
+            EncodedBatches(
                 split, planned, lambda _, sizes: (central_windows(sizes),), 2, readers=readers
             ),
             count,
@@ -65,7 +65,7 @@ def test_memory_of_batches_that_are_gone_is_used_again(
     monkeypatch.setattr(feed, "SharedMemory", Counted)
     split = shard_set.split("train")
     planned = plans(len(split), 7, seed=5, rank=0, world=1, start=Position())
-    stream = encoded_batches(split, planned, lambda *_: (), 2, readers=2)
+    stream = EncodedBatches(split, planned, lambda *_: (), 2, readers=2)
     for encoded in islice(stream, 40):
         assert len(encoded.jpegs) == 7
     assert len(made) <= feed.READ_AHEAD + 4
@@ -145,11 +145,11 @@ def test_processes_end_with_the_stream_that_started_them(shard_set: ShardSet) ->
     planned = plans(40, 7, seed=5, rank=0, world=1, start=Position())
     gc.collect()
     before = children()
-    stream = encoded_batches(shard_set.split("train"), planned, lambda *_: (), 2, readers=2)
+    stream = EncodedBatches(shard_set.split("train"), planned, lambda *_: (), 2, readers=2)
     next(stream)
     started = children() - before
     assert len(started) == 2
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     assert not any(map(alive, started))
 
 
@@ -229,3 +229,35 @@ def test_a_script_without_a_main_guard_may_use_them(shard_set: ShardSet, tmp_pat
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == ["once", "torch.Size([4, 4, 768])"], done.stderr
+
+
+def test_batches_that_are_dropped_end_their_work_without_waiting_for_it(
+    shard_set: ShardSet,
+) -> None:
+    """The collector may come in a thread that holds a lock which joining another one needs."""
+    planned = plans(40, 7, seed=5, rank=0, world=1, start=Position())
+    gc.collect()
+    before = children()
+    stream = EncodedBatches(shard_set.split("train"), planned, lambda *_: (), 2, readers=2)
+    next(stream)
+    started = children() - before
+    with threading._shutdown_locks_lock:  # type: ignore[attr-defined]
+        del stream
+        gc.collect()
+    until = time.monotonic() + 10
+    while any(map(alive, started)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(started) == 2 and not any(map(alive, started))
+
+
+def test_a_failure_is_said_as_often_as_it_is_asked_for(shard_set: ShardSet) -> None:
+    planned = plans(40, 7, seed=5, rank=0, world=1, start=Position())
+
+    def fail(*_: object) -> tuple[()]:
+        raise UserError("No window.", "Open one.")
+
+    stream = EncodedBatches(shard_set.split("train"), planned, fail, 2)
+    for _ in range(3):
+        with pytest.raises(UserError, match="No window"):
+            next(stream)
+    stream.close()

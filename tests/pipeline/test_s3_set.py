@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from accelssl.errors import UserError
-from accelssl.pipeline.feed import Encoded, encoded_batches
+from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.order import Position, plans
 from accelssl.pipeline.shards import Split, open_shards
@@ -50,7 +50,7 @@ def remote(local: Path, bucket: str) -> Storage:
 
 def batches(split: Split) -> list[Encoded]:
     planned = plans(len(split), 7, seed=5, rank=0, world=1, start=Position())
-    feed = encoded_batches(
+    feed = EncodedBatches(
         split, planned, lambda _, sizes_N2: (central_windows(sizes_N2),), threads=2
     )
     return [next(feed) for _ in range(5)]  # past the end of an epoch
