@@ -24,6 +24,7 @@ from accelssl.benchmarks.doctor.op_equality import check_op
 from accelssl.benchmarks.doctor.packages import (
     check_dali_package,
     check_object_storage,
+    check_requirements,
     check_tensorboard,
     check_torch,
     check_torchvision,
@@ -36,7 +37,7 @@ Check = Callable[[Context], Finding]
 
 # A part that is broken is named before what cannot work without it. Free memory comes before
 # anything here takes some.
-_FIRST: tuple[Check, ...] = (check_torch, check_gpu)
+_FIRST: tuple[Check, ...] = (check_torch, check_requirements, check_gpu)
 _OF_GPU: tuple[Check, ...] = (
     check_gpu_memory,
     check_copies,

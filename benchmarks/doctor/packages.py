@@ -4,6 +4,7 @@ import ctypes
 from importlib import import_module, metadata
 
 import torch
+from packaging.requirements import Requirement
 
 from accelssl.benchmarks.doctor.finding import Context, Finding
 from accelssl.errors import UserError
@@ -22,6 +23,24 @@ def check_torch(context: Context) -> Finding:
         return Finding("torch", "broken", f"a matrix product is {total}", "Install torch anew.")
     threads = f"{torch.get_num_threads()} threads"
     return Finding("torch", "ok", f"{torch.__version__}, {build}, {threads}")
+
+
+def check_requirements(context: Context) -> Finding:
+    """What accelssl itself was installed with is there, in releases that are new enough."""
+    problems, found = [], []
+    for requirement in map(Requirement, metadata.requires("accelssl") or ()):
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = version_of(requirement.name)
+        if version is None:
+            problems.append(f"{requirement.name} is missing")
+        elif not requirement.specifier.contains(version, prereleases=True):
+            problems.append(f"{requirement.name} {version} is not {requirement.specifier}")
+        found.append(f"{requirement.name} {version}")
+    if problems:
+        remedy = "Install accelssl again, with what it needs: pip install accelssl"
+        return Finding("requirements", "broken", ", ".join(problems), remedy)
+    return Finding("requirements", "ok", ", ".join(found))
 
 
 def check_dali_package(context: Context) -> Finding:

@@ -74,19 +74,23 @@ def _checked(
 ) -> NDArray[np.float32]:
     if images.device.type not in ("cpu", "cuda"):
         raise ValueError(f"images are on {images.device}: need the CPU or a CUDA device.")
-    if size not in SIZES:
+    if not isinstance(size, int) or size not in SIZES:
         raise ValueError(f"size {size}: need {SIZES.start} to {SIZES.stop - 1}.")
     each = windows if isinstance(windows, Sequence) else list(windows)
     for view, w in enumerate(each):
         _check_view(view, w, len(images))
     if not each:
         return np.empty((0, len(images), 4), dtype=np.float32)
-    windows_VN4 = np.stack([np.asarray(w) for w in each])
+    windows_VN4 = np.stack([w.detach().numpy() if isinstance(w, Tensor) else w for w in each])
     _check_places(windows_VN4, images.sizes_N2.numpy())
     return windows_VN4
 
 
 def _check_view(view: int, windows_N4: Windows, n: int) -> None:
+    if not isinstance(windows_N4, Tensor | np.ndarray):
+        raise ValueError(
+            f"windows of view {view} are a {type(windows_N4).__name__}: need an array."
+        )
     on_cpu = not isinstance(windows_N4, Tensor) or windows_N4.device.type == "cpu"
     is_float32 = windows_N4.dtype in (torch.float32, np.float32)
     if not on_cpu or not is_float32 or tuple(windows_N4.shape) != (n, 4):

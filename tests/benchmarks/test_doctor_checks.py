@@ -43,6 +43,25 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Packages
 
 
+@pytest.mark.parametrize(
+    ("version", "verdict", "named"),
+    [("1.0.20", "ok", "timm 1.0.20"), ("0.9", "broken", ">=1.0.15"), (None, "broken", "missing")],
+)
+def test_what_accelssl_needs_is_there_and_new_enough(
+    monkeypatch: pytest.MonkeyPatch,
+    context: Context,
+    version: str | None,
+    verdict: str,
+    named: str,
+) -> None:
+    needs = ["timm>=1.0.15", 'boto3>=99; extra == "s3"', 'pywin32; sys_platform == "win32"']
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: needs)
+    monkeypatch.setattr(packages, "version_of", {"timm": version}.get)
+    finding = packages.check_requirements(context)
+    assert (finding.verdict, bool(finding.remedy)) == (verdict, verdict == "broken")
+    assert named in finding.found and "boto3" not in finding.found
+
+
 def test_an_extra_that_is_missing_is_absent_with_the_command_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, context: Context
 ) -> None:

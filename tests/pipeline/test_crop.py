@@ -214,11 +214,19 @@ def test_windows_of_another_kind_are_named() -> None:
             crop(images, [good, bad], 16)
 
 
-@pytest.mark.parametrize("size", [0, 15, 513, -240])
-def test_a_size_outside_its_range_is_named(size: int) -> None:
+@pytest.mark.parametrize("size", [0, 15, 513, -240, 16.0])
+def test_a_size_outside_its_range_is_named(size: Any) -> None:
     images = images_of([noise(5, 7, np.random.default_rng(0))])
     with pytest.raises(ValueError, match=f"size {size}: need 16 to 512"):
         crop(images, torch.tensor([[GOOD]]), size)
+
+
+def test_windows_that_are_no_arrays_are_refused_and_gradients_are_none_of_ours() -> None:
+    images = images_of([noise(5, 7, np.random.default_rng(0))])
+    with pytest.raises(ValueError, match="windows of view 0 are a tuple"):
+        crop(images, [(0.0, 0.0, 5.0, 7.0)], 16)  # type: ignore[list-item]
+    window = torch.tensor([[GOOD]])
+    assert torch.equal(crop(images, window.requires_grad_(), 16), crop(images, window.detach(), 16))
 
 
 def test_images_that_are_not_plain_are_named() -> None:
