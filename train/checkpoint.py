@@ -1,6 +1,7 @@
 """Checkpoints: written whole or not at all, and enough to continue to the identical next loss."""
 
 import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from accelssl.pipeline.order import Position
 
 FORMAT = 2
 NAME = "checkpoint.pt"
+_LITTLE_BYTES = 2**20
 
 Fact = int | float | str
 Facts = dict[str, Fact]
@@ -54,11 +56,21 @@ def save(run: Path, checkpoint: Checkpoint) -> None:
             os.fsync(file.fileno())
         partial.replace(run / NAME)
     except (OSError, RuntimeError) as error:
+        reason = _reason(error, run)
         partial.unlink(missing_ok=True)
+        intact = "; the previous checkpoint is intact" if (run / NAME).exists() else ""
         raise UserError(
-            f"The checkpoint could not be written to {run} ({error}).",
-            "Free space there and continue with --resume; the previous checkpoint is intact.",
+            f"The checkpoint could not be written to {run} ({reason}).",
+            f"Free space there and continue with --resume{intact}.",
         ) from error
+
+
+def _reason(error: Exception, run: Path) -> str:
+    """torch names a place in its own source where the disk was full."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    free_bytes = shutil.disk_usage(run).free
+    return "no space left" if free_bytes < _LITTLE_BYTES else str(error).splitlines()[0]
 
 
 def load(run: Path, *, at_a_glance: bool = False) -> Checkpoint:
