@@ -36,7 +36,8 @@ def limit(parts: Parts) -> Limit:
        decoder (whose time alone includes the copy).
     4. Else the loader keeps up and yet delays the step, by sharing the device with it. A part that
        alone takes half of the delay or more can explain most of it: the op first, since its whole
-       time is taken from the same processors, then the copies; else the kernels about the decoder.
+       time is taken from the same processors, then the copies, then the kernels about the decoder.
+       Where none can, as on a CPU that has too few cores for all of them, it is the step itself.
     """
     if parts.launch_s is not None and parts.launch_s >= LAUNCH_BOUND * parts.step_s:
         return "launch"
@@ -54,4 +55,6 @@ def limit(parts: Parts) -> Limit:
     delay_s = parts.live_s - parts.step_s
     if op_s >= delay_s / 2:
         return "op"
-    return "copy" if copy_s >= delay_s / 2 else "decoder"
+    if copy_s >= delay_s / 2:
+        return "copy"
+    return "step" if (parts.decoder_s or delay_s) < delay_s / 2 else "decoder"

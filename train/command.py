@@ -249,7 +249,7 @@ def _recipe(algo: str, data: str | None, options: dict[str, Any], small: bool) -
     for name in ("momentum", "symmetric"):
         if options.get(name) is not None and algo != "moco":
             raise UserError(
-                f"--{name} says nothing to {algo}.", "Leave it out, or use --algo moco."
+                f"--{name} has no effect with {algo}.", "Leave it out, or use --algo moco."
             )
     recipe = recipes.RECIPES[algo, small]
     model = options.pop("model")

@@ -65,7 +65,7 @@ class TrainConfig:
         _require(0 <= self.momentum <= 1, "--momentum", self.momentum, "from 0 to 1, best 0.99")
         if self.symmetric and self.algo != "moco":
             raise UserError(
-                f"--symmetric says nothing to {self.algo}.",
+                f"--symmetric has no effect with {self.algo}.",
                 "Leave it out, or use --algo moco.",
             )
         _require(0 < self.min_area <= 1, "--min-area", self.min_area, "above 0 and at most 1")

@@ -87,9 +87,9 @@ def _loader_limits(line: dict[str, Any]) -> str:
 
 
 def _plain(line: dict[str, Any], shown: dict[str, str], total: float) -> str:
-    left_s = (total - line["spent"]) / max(line["units_per_s"], 1e-9)
+    left_s = max(0.0, total - line["spent"]) / max(line["units_per_s"], 1e-9)
     return (
-        f"{line['progress']:4.0%} of {format_units(total)}  {shown['stage']}  "
+        f"{line['progress']:4.0%} of {format_units(total)} units  {shown['stage']}  "
         f"loss {shown['loss']}  {shown['rates']}  {left_s / 60:.1f} min left"
     )
 

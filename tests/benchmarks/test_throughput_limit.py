@@ -59,3 +59,8 @@ def test_a_fast_loader_that_delays_the_step_is_named_by_what_explains_half_of_th
 def test_a_cpu_has_neither_launches_nor_copies() -> None:
     parts = Parts(step_s=1.0, live_s=1.4, loader_s=0.4, decoder_s=0.1, op_s=0.3)
     assert limit(parts) == "op"
+
+
+def test_a_delay_that_no_part_explains_leaves_the_step() -> None:
+    parts = Parts(step_s=1.414, live_s=1.638, loader_s=0.2, decoder_s=0.009, op_s=0.103)
+    assert limit(parts) == "step"

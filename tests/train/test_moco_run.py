@@ -197,7 +197,7 @@ def test_another_symmetry_is_refused_where_an_epoch_goes_on(
 
 
 def test_options_of_moco_alone_are_refused_elsewhere(config: TrainConfig) -> None:
-    with pytest.raises(UserError, match="--symmetric says nothing to simclr"):
+    with pytest.raises(UserError, match="--symmetric has no effect with simclr"):
         replace(config, algo="simclr", symmetric=True)
     with pytest.raises(UserError, match=r"--momentum 1\.5"):
         replace(config, momentum=1.5)
@@ -266,5 +266,5 @@ def test_the_command_refuses_options_that_simclr_has_not(
 ) -> None:
     words = f"train --data {shard_dir} --out {tmp_path / 'run'} --budget 1k {option}"
     code, err = accelssl(capsys, words)
-    assert code == 2 and f"{option.split()[0]} says nothing to simclr" in err
+    assert code == 2 and f"{option.split()[0]} has no effect with simclr" in err
     assert not (tmp_path / "run").exists()
