@@ -98,64 +98,6 @@ def _on_gpu(decoding: Decoding) -> dict[str, Any]:
     return options
 
 
-class DecoderStream:
-    """Iterates (batch, images): DALI's TensorList of N decoded images on `device`, uint8 HWC RGB.
-
-    split names a broken image in errors; batch is the largest N. Ends when `batches` ends.
-    """
-
-    def __init__(
-        self,
-        split: Split,
-        batches: Iterator[Encoded],
-        batch: int,
-        device: torch.device,
-        decoding: Decoding,
-    ) -> None:
-        self.device = device
-        self._stream = _Stream(split, batches, (), batch, device, decoding)
-
-    def __iter__(self) -> Iterator[tuple[Encoded, Any]]:
-        return self
-
-    def __next__(self) -> tuple[Encoded, Any]:
-        encoded, (images,) = next(self._stream)
-        return encoded, images
-
-    def close(self) -> None:
-        """Give back the decoder, and close `batches`."""
-        self._stream.close()
-
-
-class CropStream:
-    """Iterates (batch, crops): for each view a uint8 tensor crops_NHWC on `device`.
-
-    sizes are the views' crop sides in pixels; the rest as for DecoderStream.
-    """
-
-    def __init__(
-        self,
-        split: Split,
-        batches: Iterator[Encoded],
-        sizes: Sequence[int],
-        batch: int,
-        device: torch.device,
-        decoding: Decoding,
-    ) -> None:
-        self._stream = _Stream(split, batches, sizes, batch, device, decoding)
-
-    def __iter__(self) -> Iterator[tuple[Encoded, tuple[Tensor, ...]]]:
-        return self
-
-    def __next__(self) -> tuple[Encoded, tuple[Tensor, ...]]:
-        encoded, outputs = next(self._stream)
-        return encoded, tuple(torch.utils.dlpack.from_dlpack(out.as_tensor()) for out in outputs)
-
-    def close(self) -> None:
-        """Give back the decoder, and close `batches`."""
-        self._stream.close()
-
-
 def _feed(
     batches: Iterator[Encoded], in_flight: "deque[tuple[Encoded, list[Any]]]"
 ) -> Generator[tuple[Any, ...]]:
@@ -170,7 +112,7 @@ def _feed(
 
 
 class _Stream:
-    """Runs the graph: (batch, its outputs)."""
+    """Runs the graph: what DecoderStream and CropStream have in common."""
 
     def __init__(
         self,
@@ -181,12 +123,13 @@ class _Stream:
         device: torch.device,
         decoding: Decoding,
     ) -> None:
+        self.device = device
         self._split, self._batches = split, batches
         # What DALI may still read without copying, oldest first.
         self._in_flight: deque[tuple[Encoded, list[Any]]] = deque()
         self._handed_out: tuple[Encoded, list[Any]] | None = None
         self._source = _feed(batches, self._in_flight)
-        self._device, on_gpu = device, device.type == "cuda"
+        on_gpu = device.type == "cuda"
         self._pipeline: Pipeline | None = _graph(
             source=self._source,
             sizes=tuple(sizes),
@@ -199,19 +142,21 @@ class _Stream:
         )
 
     def close(self) -> None:
+        """Give back the decoder, and close `batches`."""
         self._pipeline = self._handed_out = None  # it is freed by the collector: it knows itself
         self._source.close()
         self._in_flight.clear()
         if isinstance(self._batches, EncodedBatches):
             self._batches.close()
 
-    def __next__(self) -> tuple[Encoded, Any]:
+    def _run(self) -> tuple[Encoded, Any]:
+        """A batch, and the outputs of the graph for it. StopIteration at the end."""
         if self._pipeline is None:
             raise StopIteration
         try:
             # On a GPU the outputs are ready, and later freed, in the order of torch's stream.
-            on_gpu = self._device.type == "cuda"
-            stream = torch.cuda.current_stream(self._device) if on_gpu else None
+            on_gpu = self.device.type == "cuda"
+            stream = torch.cuda.current_stream(self.device) if on_gpu else None
             outputs = self._pipeline.run(stream)
         except RuntimeError as error:
             raise self._name_the_broken_image(error) from error
@@ -230,3 +175,41 @@ class _Stream:
                         "Write the set anew with accelssl shard-imagenet: it leaves such out.",
                     )
         return error
+
+
+class DecoderStream(_Stream):
+    """Iterates (batch, images): DALI's TensorList of N decoded images on `device`, uint8 HWC RGB.
+
+    split names a broken image in errors; batch is the largest N. Ends when `batches` ends.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batches: Iterator[Encoded],
+        batch: int,
+        device: torch.device,
+        decoding: Decoding,
+    ) -> None:
+        super().__init__(split, batches, (), batch, device, decoding)
+
+    def __iter__(self) -> Iterator[tuple[Encoded, Any]]:
+        return self
+
+    def __next__(self) -> tuple[Encoded, Any]:
+        encoded, (images,) = self._run()
+        return encoded, images
+
+
+class CropStream(_Stream):
+    """Iterates (batch, crops): for each view a uint8 tensor crops_NHWC on `device`.
+
+    sizes are the views' crop sides in pixels; the rest as for DecoderStream.
+    """
+
+    def __iter__(self) -> Iterator[tuple[Encoded, tuple[Tensor, ...]]]:
+        return self
+
+    def __next__(self) -> tuple[Encoded, tuple[Tensor, ...]]:
+        encoded, outputs = self._run()
+        return encoded, tuple(torch.utils.dlpack.from_dlpack(out.as_tensor()) for out in outputs)

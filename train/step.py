@@ -71,7 +71,7 @@ class Step:
         self._plain_steps = EAGER_STEPS if world_size() > 1 else 0
         self._stream: torch.cuda.Stream | None = None
         self._launched: deque[torch.cuda.Event] = deque()
-        if on_gpu if is_compiled is None else is_compiled and on_gpu:
+        if on_gpu and is_compiled is not False:
             torch._dynamo.config.recompile_limit = _MOST_SHAPES
             for encoder in objective.encoders():
                 encoder.compile_blocks()
