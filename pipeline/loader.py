@@ -281,8 +281,6 @@ def evaluation_batches(
         keep_idx = torch.arange(grid**2, device=options.device).repeat(samples, 1)
         values = op.augment_patchify(crops, params, keep_idx, UNCOMPRESSED.p, options.dtype)
         yield Tokens(values, keep_idx, UNCOMPRESSED.p, grid), encoded.labels_N
-    # Not in a finally: the collector may run that, and closing joins threads.
-    stream.close()
 
 
 def _stream(

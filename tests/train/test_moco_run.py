@@ -1,13 +1,11 @@
 """Whole runs of MoCo-v3 on a small set of pictures."""
 
-import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +28,7 @@ from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import Session, resume, start
+from tests.train.run_log import lines
 
 CPU = torch.device("cpu")
 STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.5))))
@@ -53,11 +52,6 @@ def config(shard_dir: Path) -> TrainConfig:
         head_out=16,
         seed=5,
     )
-
-
-def lines(run: Path, kind: str) -> list[dict[str, Any]]:
-    written = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [line for line in written if line["kind"] == kind]
 
 
 def losses(run: Path) -> dict[int, float]:

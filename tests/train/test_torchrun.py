@@ -1,6 +1,5 @@
 """Whole runs of two ranks, started by torchrun, stopped by signals and gone on with."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,7 +7,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,6 +16,7 @@ from accelssl.train.config import read_config
 from accelssl.train.lock import exclusive
 from accelssl.train.loop import train
 from accelssl.train.session import start
+from tests.train.run_log import lines
 
 CPU = torch.device("cpu")
 RANKS = 2
@@ -39,11 +38,6 @@ def pid_of_rank(rank: int, launcher: int) -> int:
         if f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0"):
             return int(pid)
     raise AssertionError(f"torchrun has no rank {rank} among {children}")
-
-
-def lines(run: Path, kind: str) -> list[dict[str, Any]]:
-    written = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [line for line in written if line["kind"] == kind]
 
 
 def wait_for_steps(run: Path, process: "subprocess.Popen[str]") -> None:

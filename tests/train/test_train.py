@@ -30,6 +30,7 @@ from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import Session, resume, start
+from tests.train.run_log import lines
 
 CPU = torch.device("cpu")
 STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.0))))
@@ -62,11 +63,6 @@ def whole(shard_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("whole") / "run"
     assert train(start(config_on(shard_dir), run, CPU), run) == 0
     return run
-
-
-def lines(run: Path, kind: str) -> list[dict[str, Any]]:
-    written = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [line for line in written if line["kind"] == kind]
 
 
 def losses(run: Path) -> dict[int, float]:
