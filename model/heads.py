@@ -1,6 +1,6 @@
 """Projection heads.
 
-Shapes: N rows on this rank, D width, E projected width.
+Shapes: N rows on this rank, R ranks, D width, E projected width.
 """
 
 from itertools import pairwise
@@ -50,6 +50,26 @@ def moco_head(layers: int, width: int, hidden: int, out: int) -> nn.Sequential:
     return nn.Sequential(*hidden_layers, last, GlobalBatchNorm1d(out, affine=False))
 
 
+def _of_rank(rows_ND: Tensor) -> Tensor:
+    """Mean and biased variance over the rows of this rank, as statistics_2D."""
+    rows_ND = rows_ND.to(torch.promote_types(rows_ND.dtype, torch.float32))
+    variance_D, mean_D = torch.var_mean(rows_ND, dim=0, correction=0)
+    return torch.stack([mean_D, variance_D])
+
+
+def _normed(
+    input_ND: Tensor, ranks_R2D: Tensor, weight_D: Tensor | None, bias_D: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows normalised over all ranks, and those mean and biased variance: within, then between."""
+    means_RD, variances_RD = ranks_R2D.unbind(1)
+    mean_D = means_RD.mean(0)
+    variance_D = variances_RD.mean(0) + (means_RD - mean_D).square().mean(0)
+    normed_ND = (input_ND.to(mean_D.dtype) - mean_D) * torch.rsqrt(variance_D + eps)
+    if weight_D is not None and bias_D is not None:
+        normed_ND = normed_ND * weight_D + bias_D
+    return normed_ND.to(input_ND.dtype), mean_D, variance_D
+
+
 class GlobalBatchNorm1d(nn.BatchNorm1d):
     """BatchNorm1d over the rows of all ranks while training; alone, and in eval, just that.
 
@@ -60,17 +80,23 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
     BatchNorm1d's.
     """
 
+    _of_rank = staticmethod(_of_rank)
+    _normed = staticmethod(_normed)
+
     def forward(self, input: Tensor) -> Tensor:
         if world_size() == 1 or not self.training:
             return super().forward(input)
         with torch.autocast(input.device.type, enabled=False):
-            rows_ND = input.to(torch.promote_types(input.dtype, torch.float32))
-            mean_D, variance_D = _global_statistics(rows_ND)
+            ranks_R2D = gather(self._of_rank(input)[None])
+            weight, bias = (self.weight, self.bias) if self.affine else (None, None)
+            normed_ND, mean_D, variance_D = self._normed(input, ranks_R2D, weight, bias, self.eps)
             self._track(mean_D.detach(), variance_D.detach(), len(input) * world_size())
-            normed_ND = (rows_ND - mean_D) * torch.rsqrt(variance_D + self.eps)
-            if self.affine:
-                normed_ND = normed_ND * self.weight + self.bias
-        return normed_ND.to(input.dtype)
+        return normed_ND
+
+    def compile_parts(self) -> None:
+        """Compile what stands before and after the gathering: some forty small kernels else."""
+        self._of_rank = torch.compile(_of_rank, dynamic=False)
+        self._normed = torch.compile(_normed, dynamic=False)
 
     @torch.no_grad()
     def _track(self, mean_D: Tensor, variance_D: Tensor, rows: int) -> None:
@@ -81,15 +107,6 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         self.running_var.lerp_(variance_D * (rows / max(1, rows - 1)), self.momentum)
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-
-
-def _global_statistics(rows_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance over the rows of all ranks: within ranks, then between them."""
-    variance_D, mean_D = torch.var_mean(rows_ND, dim=0, correction=0)
-    ranks_R2D = gather(torch.stack([mean_D, variance_D])[None])
-    means_RD, variances_RD = ranks_R2D.unbind(1)
-    mean_D = means_RD.mean(0)
-    return mean_D, variances_RD.mean(0) + (means_RD - mean_D).square().mean(0)
 
 
 def _hidden_layer(fan_in: int, fan_out: int) -> tuple[nn.Module, ...]:

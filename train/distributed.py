@@ -5,6 +5,7 @@ Tensors of a step travel by NCCL, or gloo on CPUs. Whatever processes tell each 
 through a gloo group of its own, so that it never waits for a GPU and no GPU waits for it.
 """
 
+import gc
 import os
 import platform
 import re
@@ -34,6 +35,9 @@ VOTE_LAG = 2
 # Before the first CUDA graph of a replica: in its first ten steps DistributedDataParallel waits for
 # timers of the device, which a capture must not.
 EAGER_STEPS = 11
+# Matrix products beside an all-reduce lose more than the processors it takes: their waves no longer
+# fit. Few large ones, at a higher rate, disturb less than torch's 25 MB.
+BUCKET_MB = 100
 _LOST = re.compile("connection (closed|reset|was likely closed)|broken pipe", re.IGNORECASE)
 
 
@@ -155,6 +159,7 @@ def joined(ranks: Ranks, device: torch.device) -> Iterator[Ranks]:
             "Look for the message of the rank that failed first; go on with --resume.",
         ) from error
     # After an error there is nothing to tear down in order: others may be stuck in a collective.
+    gc.collect()  # NCCL waits for ever for CUDA graphs that still hold its kernels
     dist.destroy_process_group()
 
 
@@ -204,7 +209,9 @@ def replicate(objective: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _parallel(objective: nn.Module) -> DistributedDataParallel:
-    replica = DistributedDataParallel(objective, gradient_as_bucket_view=True)
+    replica = DistributedDataParallel(
+        objective, gradient_as_bucket_view=True, bucket_cap_mb=BUCKET_MB
+    )
     replica.broadcast_buffers = False  # as an argument, newer releases warn of its other meaning
     # Every 100th step it would read timers of the device, which waits, and breaks a capture.
     replica._set_ddp_runtime_logging_sample_rate(2**31 - 1)  # type: ignore[no-untyped-call]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from accelssl.model.gather import world_size
+from accelssl.model.heads import GlobalBatchNorm1d
 from accelssl.model.objective import Objective
 from accelssl.pipeline.loader import Batch, Tokens
 from accelssl.train.distributed import EAGER_STEPS, mean_over_ranks
@@ -75,6 +76,9 @@ class Step:
             torch._dynamo.config.recompile_limit = _MOST_SHAPES
             for encoder in objective.encoders():
                 encoder.compile_blocks()
+            for module in objective.modules():
+                if isinstance(module, GlobalBatchNorm1d) and world_size() > 1:
+                    module.compile_parts()
             self._stream = training_stream(self._device)
 
     @property
