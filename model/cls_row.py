@@ -17,7 +17,7 @@ def cls_row(block: nn.Module, x_NLD: Tensor) -> Tensor:
     computed forward and backward for nothing. Values and gradients are the block's, to rounding.
     Blocks that are not timm's plain Block with plain Attention are computed whole.
     """
-    if not _is_plain(block):
+    if not is_plain(block):
         whole_NLD: Tensor = block(x_NLD)
         return whole_NLD[:, :1]
     assert isinstance(block, Block) and isinstance(block.attn, Attention)
@@ -27,7 +27,8 @@ def cls_row(block: nn.Module, x_NLD: Tensor) -> Tensor:
     return out_N1D
 
 
-def _is_plain(block: nn.Module) -> bool:
+def is_plain(block: nn.Module) -> bool:
+    """Whether it is timm's Block with its Attention, and so does what is written out for it."""
     attention = getattr(block, "attn", None)
     is_plain = type(block) is Block and type(attention) is Attention
     return is_plain and getattr(attention, "gate", None) is None

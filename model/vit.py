@@ -1,4 +1,4 @@
-"""A timm VisionTransformer fed by tokens. With cls_row.py all that imports timm.
+"""A timm VisionTransformer fed by tokens. With cls_row.py and every_row.py all that imports timm.
 
 Shapes: N views, L kept patches, V = 768 values a token, D width.
 """
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from accelssl.errors import UserError
 from accelssl.model.cls_row import cls_row
+from accelssl.model.every_row import every_row
 from accelssl.model.positions import BASE_SIDE, positions, positions_on
 
 
@@ -32,6 +33,7 @@ class Encoder(nn.Module):
     def __init__(self, name: str, freeze_patch_embed: bool = True) -> None:
         super().__init__()
         self.vit = _create(name)
+        self._every_row: Callable[[nn.Module, Tensor], Tensor] = every_row
         self._cls_row: Callable[[nn.Module, Tensor], Tensor] = cls_row
         self.width: int = self.vit.embed_dim
         _initialise(self.vit)
@@ -51,14 +53,13 @@ class Encoder(nn.Module):
         x = vit.norm_pre(x)
         *blocks, last = vit.blocks
         for block in blocks:
-            x = block(x)
+            x = self._every_row(block, x)
         features_ND: Tensor = vit.norm(self._cls_row(last, x))[:, 0]
         return features_ND
 
     def compile_blocks(self) -> None:
         """Compile the blocks, each number of tokens by itself; one compilation serves all."""
-        for block in self.vit.blocks:
-            block.compile(dynamic=False)
+        self._every_row = torch.compile(every_row, dynamic=False)
         self._cls_row = torch.compile(cls_row, dynamic=False)
 
 
