@@ -35,7 +35,7 @@ def _places(tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: tl.con
 
 
 @triton.jit
-def _forward(
+def short_attention_forward(
     qkv_ptr,
     out_ptr,
     tokens,
@@ -57,7 +57,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def short_attention_backward(
     grad_ptr,
     qkv_ptr,
     of_qkv_ptr,
@@ -91,7 +91,7 @@ def forward(qkv_NLC: Tensor, heads: int) -> Tensor:
     """out_NLD of contiguous qkv_NLC, on its device."""
     n, tokens, channels = qkv_NLC.shape
     out_NLD = qkv_NLC.new_empty((n, tokens, channels // 3))
-    _launch(_forward, (qkv_NLC, out_NLD), n, tokens, heads, channels // (3 * heads))
+    _launch(short_attention_forward, (qkv_NLC, out_NLD), n, tokens, heads, channels // (3 * heads))
     return out_NLD
 
 
@@ -100,7 +100,7 @@ def backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
     n, tokens, channels = qkv_NLC.shape
     of_qkv_NLC = torch.empty_like(qkv_NLC)
     tensors = grad_NLD, qkv_NLC, of_qkv_NLC
-    _launch(_backward, tensors, n, tokens, heads, channels // (3 * heads))
+    _launch(short_attention_backward, tensors, n, tokens, heads, channels // (3 * heads))
     return of_qkv_NLC
 
 
