@@ -27,7 +27,8 @@ from PIL import Image
 
 from accelssl.benchmarks.short_side_page import Cost, Crops, Rates, WayResult, page
 from accelssl.benchmarks.short_side_ways import WAYS, Way
-from accelssl.pipeline.dali import CropStream, Decoding
+from accelssl.pipeline.dali import CropStream
+from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.images.jpeg_header import jpeg_size

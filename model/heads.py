@@ -1,14 +1,16 @@
 """Projection heads.
 
-Shapes: N rows on this rank, R ranks, D width, E projected width.
+Shapes: N rows on this rank, D width, E projected width, K prototypes.
 """
 
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
-from accelssl.model.gather import gather, world_size
+from accelssl.model.batch_norm import GlobalBatchNorm1d
 
 
 class ProjectionHead(nn.Module):
@@ -50,63 +52,37 @@ def moco_head(layers: int, width: int, hidden: int, out: int) -> nn.Sequential:
     return nn.Sequential(*hidden_layers, last, GlobalBatchNorm1d(out, affine=False))
 
 
-def _of_rank(rows_ND: Tensor) -> Tensor:
-    """Mean and biased variance over the rows of this rank, as statistics_2D."""
-    rows_ND = rows_ND.to(torch.promote_types(rows_ND.dtype, torch.float32))
-    variance_D, mean_D = torch.var_mean(rows_ND, dim=0, correction=0)
-    return torch.stack([mean_D, variance_D])
+class PrototypeHead(nn.Module):
+    """DINO's head: features_ND -> hidden -> hidden -> z_NE -> logits_NK, E = `bottleneck`.
 
-
-def _normed(
-    input_ND: Tensor, ranks_R2D: Tensor, weight_D: Tensor | None, bias_D: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows normalised over all ranks, and those mean and biased variance: within, then between."""
-    means_RD, variances_RD = ranks_R2D.unbind(1)
-    mean_D = means_RD.mean(0)
-    variance_D = variances_RD.mean(0) + (means_RD - mean_D).square().mean(0)
-    normed_ND = (input_ND.to(mean_D.dtype) - mean_D) * torch.rsqrt(variance_D + eps)
-    if weight_D is not None and bias_D is not None:
-        normed_ND = normed_ND * weight_D + bias_D
-    return normed_ND.to(input_ND.dtype), mean_D, variance_D
-
-
-class GlobalBatchNorm1d(nn.BatchNorm1d):
-    """BatchNorm1d over the rows of all ranks while training; alone, and in eval, just that.
-
-    For rows_ND, the same number on each rank. Unlike torch's SyncBatchNorm it runs on a CPU too,
-    so that what is tested there is what trains on GPUs. Statistics are in float32 at least and
-    combined from each rank's mean and variance, not from sums of squares, which cancel. Every rank
-    computes the same bits, so running statistics need no broadcast. The state dict's keys are
-    BatchNorm1d's.
+    GELU between, no batch norm; z is normalised and meets K prototypes, rows of a layer without
+    bias that are normalised too and whose lengths are 1 and not trained. Logits are cosines.
+    Weights are truncated normals of deviation .02, biases 0, prototypes as torch starts a layer
+    (facebookresearch/dino, vision_transformer.py).
     """
 
-    _of_rank = staticmethod(_of_rank)
-    _normed = staticmethod(_normed)
+    def __init__(self, width: int, hidden: int, bottleneck: int, prototypes: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, bottleneck),
+        )
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+        self.prototypes = weight_norm(nn.Linear(bottleneck, prototypes, bias=False))
+        lengths = self.prototypes.get_parameter("parametrizations.weight.original0")
+        nn.init.ones_(lengths).requires_grad_(False)
 
-    def forward(self, input: Tensor) -> Tensor:
-        if world_size() == 1 or not self.training:
-            return super().forward(input)
-        with torch.autocast(input.device.type, enabled=False):
-            ranks_R2D = gather(self._of_rank(input)[None])
-            weight, bias = (self.weight, self.bias) if self.affine else (None, None)
-            normed_ND, mean_D, variance_D = self._normed(input, ranks_R2D, weight, bias, self.eps)
-            self._track(mean_D.detach(), variance_D.detach(), len(input) * world_size())
-        return normed_ND
-
-    def compile_parts(self) -> None:
-        """Compile what stands before and after the gathering: some forty small kernels else."""
-        self._of_rank = torch.compile(_of_rank, dynamic=False)
-        self._normed = torch.compile(_normed, dynamic=False)
-
-    @torch.no_grad()
-    def _track(self, mean_D: Tensor, variance_D: Tensor, rows: int) -> None:
-        """As BatchNorm1d does: the running variance is the unbiased one."""
-        if self.running_mean is None or self.running_var is None or self.momentum is None:
-            raise NotImplementedError("running statistics as a cumulative average, or none")
-        self.running_mean.lerp_(mean_D, self.momentum)
-        self.running_var.lerp_(variance_D * (rows / max(1, rows - 1)), self.momentum)
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
+    def forward(self, features_ND: Tensor) -> Tensor:
+        z_NE = self.layers(features_ND)
+        z_NE = z_NE.to(torch.promote_types(z_NE.dtype, torch.float32))  # lengths, under autocast
+        logits_NK: Tensor = self.prototypes(F.normalize(z_NE, dim=1))
+        return logits_NK
 
 
 def _hidden_layer(fan_in: int, fan_out: int) -> tuple[nn.Module, ...]:

@@ -1,6 +1,7 @@
 """What every method is to a run: a module that turns a batch's views into a loss."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 
 import torch
 import torch.nn.functional as F
@@ -13,18 +14,19 @@ class Objective(nn.Module, ABC):
     """`objective(*views)` is the loss of this rank's images: a scalar, float32 at least.
 
     A step may be captured as a CUDA graph and replayed. So forward waits for nothing, does the same
-    whatever the data, and reads no Python number that changes: what changes with progress lies in
-    tensors on the device, which `set_progress` fills before the step. They are no part of the
-    state, being functions of progress.
+    whatever the data, and reads no Python number that changes, but for `phase`: what changes with
+    progress lies in tensors on the device, which `set_progress` fills before the step. They are no
+    part of the state, being functions of progress.
 
-    `spread` is that of the features of the last forward pass: see `spread_of`.
+    A step is: set_progress, forward, backward, `after_backward`, the optimiser, `after_step`.
     """
 
     spread: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("spread", torch.ones(()), persistent=False)
+        self._noted_names: list[str] = []
+        self._notes("spread", 1.0)
 
     @property
     @abstractmethod
@@ -35,12 +37,37 @@ class Objective(nn.Module, ABC):
     def encoders(self) -> tuple[Encoder, ...]:
         """The encoders that a step runs."""
 
+    @property
+    def phase(self) -> Hashable:
+        """What of a step's course depends on progress: a graph of it is good for one phase."""
+        return None
+
     def set_progress(self, progress: float) -> None:
         """Prepare the next steps, at `progress` (0 to 1) of the budget, on the current stream."""
 
+    def after_backward(self) -> None:
+        """Gradients are there, averaged over ranks, and not used yet."""
+
+    def after_step(self) -> None:
+        """The parameters have been updated."""
+
+    @property
+    def noted(self) -> dict[str, Tensor]:
+        """What the last forward pass had to tell of this rank's images beside the loss: scalars on
+        the device, always the same ones. "spread" is that of its features: see `spread_of`."""
+        return {name: self.get_buffer(name) for name in self._noted_names}
+
+    def _notes(self, name: str, at_first: float) -> None:
+        """Let there be a scalar `name` in `noted`."""
+        self.register_buffer(name, torch.tensor(at_first), persistent=False)
+        self._noted_names.append(name)
+
+    @torch.no_grad()
+    def _note(self, name: str, scalar: Tensor) -> None:
+        self.get_buffer(name).copy_(scalar)
+
     def _note_spread(self, features_ND: Tensor) -> None:
-        with torch.no_grad():
-            self.spread.copy_(spread_of(features_ND))
+        self._note("spread", spread_of(features_ND.detach()))
 
 
 def spread_of(features_ND: Tensor) -> Tensor:

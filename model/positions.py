@@ -1,7 +1,10 @@
-"""Fixed 2-D sin-cos positions in coordinates scaled to the base patch.
+"""Positions of tokens: fixed 2-D sin-cos at scaled coordinates, or a learned table.
 
 The patch i of a p-pixel grid has its centre at c = (i + 0.5) p / 16 - 0.5 in units of 16-pixel
 patches, so a token means the same place at every patch side. At p = 16 these are the integers.
+A learned table is stretched over every crop instead, as its authors do.
+
+Shapes: S = grid^2 patches in row-major order, D width.
 """
 
 from functools import cache
@@ -11,10 +14,11 @@ from torch import Tensor
 
 BASE_SIDE = 16
 TEMPERATURE = 10_000.0
+BICUBIC = -0.75  # the free parameter of the cubic kernel, as torch and DINO have it
 
 
 def positions(grid: int, p: int, width: int) -> Tensor:
-    """table_SD, float32, S = grid^2 patches in row-major order, D = width (a multiple of 4).
+    """table_SD, float32, D = width (a multiple of 4).
 
     Channels are [sin row, cos row, sin column, cos column], as in the fixed positions of MoCo-v3
     (Chen et al., ICCV 2021), whose first half runs over rows.
@@ -34,3 +38,38 @@ def positions(grid: int, p: int, width: int) -> Tensor:
 def positions_on(grid: int, p: int, width: int, device: torch.device) -> Tensor:
     """`positions`, computed once for each device."""
     return positions(grid, p, width).to(device)
+
+
+def resampled(table_SD: Tensor, grid: int) -> Tensor:
+    """A learned table stretched to another grid, bicubically and with gradient: table_SD.
+
+    As F.interpolate does it, and so DINO and timm, but by products of matrices, whose gradient is
+    the same in every run. Where the grids are the same it is the table itself. In the table's
+    precision whatever autocast does.
+    """
+    side = round(len(table_SD) ** 0.5)
+    if grid == side:
+        return table_SD
+    with torch.autocast(table_SD.device.type, enabled=False):
+        weights = _bicubic_on(side, grid, table_SD.dtype, table_SD.device)
+        rows = torch.einsum("is,std->itd", weights, table_SD.view(side, side, -1))
+        return torch.einsum("jt,itd->ijd", weights, rows).flatten(0, 1)
+
+
+@cache
+def _bicubic_on(side: int, grid: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(grid, side): what each of `side` values weighs at each of the `grid` places of an axis."""
+    place = (torch.arange(grid, dtype=torch.float64) + 0.5) * (side / grid) - 0.5
+    first = place.floor()
+    weights = torch.zeros(grid, side, dtype=torch.float64)
+    for tap in range(-1, 3):
+        weight = _cubic((place - first - tap).abs())
+        index = (first.long() + tap).clamp(0, side - 1)
+        weights[torch.arange(grid), index] += weight
+    return weights.to(device, dtype)
+
+
+def _cubic(distance: Tensor) -> Tensor:
+    near = ((BICUBIC + 2) * distance - (BICUBIC + 3)) * distance**2 + 1
+    far = BICUBIC * (((distance - 5) * distance + 8) * distance - 4)
+    return torch.where(distance <= 1, near, far)

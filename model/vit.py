@@ -1,4 +1,4 @@
-"""A timm VisionTransformer fed by tokens. With cls_row.py and every_row.py all that imports timm.
+"""A timm VisionTransformer fed by tokens.
 
 Shapes: N views, L kept patches, V = 768 values a token, D width.
 """
@@ -6,37 +6,47 @@ Shapes: N views, L kept patches, V = 768 values a token, D width.
 import math
 from collections.abc import Callable
 
-import timm
 import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from accelssl.errors import UserError
 from accelssl.model.cls_row import cls_row
+from accelssl.model.drop_path import DropPath, drop_paths
 from accelssl.model.every_row import every_row
-from accelssl.model.positions import BASE_SIDE, positions, positions_on
+from accelssl.model.positions import BASE_SIDE, positions, positions_on, resampled
+from accelssl.model.timm_vit import create_vit
 
 
 class Encoder(nn.Module):
     """`vit`, a timm VisionTransformer whose state dict stays timm's, from tokens to CLS features.
 
-    Built for 224 px. Positions are fixed sin-cos and, for any grid, taken at scaled coordinates
-    (positions.py), so vit.pos_embed holds their 14 x 14 case and timm's own forward agrees at
-    p = 16. Initialised as MoCo-v3 initialises its ViTs; the patch projection stays frozen at its
-    random start unless freeze_patch_embed is False (Chen et al., ICCV 2021, section 4).
+    Built for 224 px: vit.pos_embed holds the positions of 14 x 14 patches, so that timm's own
+    forward agrees at p = 16. Positions are fixed sin-cos, for other grids taken at scaled
+    coordinates (positions.py), and weights start as in MoCo-v3's ViTs; with learns_positions they
+    are a trained table, for other grids stretched, and weights start as in DINO's. The patch
+    projection stays frozen at its random start unless freeze_patch_embed is False (Chen et al.,
+    ICCV 2021, section 4). drop_path is the last block's rate of stochastic depth, the others'
+    rising to it from 0.
 
-    Raises UserError for a name timm does not know or a model that is no 16-pixel VisionTransformer
-    with a CLS token.
+    Raises UserError for a name timm does not know or a model that cannot be fed so: see timm_vit.
     """
 
-    def __init__(self, name: str, freeze_patch_embed: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        freeze_patch_embed: bool = True,
+        *,
+        learns_positions: bool = False,
+        drop_path: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.vit = _create(name)
+        self.vit = _create(name, drop_path)
         self._every_row: Callable[[nn.Module, Tensor], Tensor] = every_row
         self._cls_row: Callable[[nn.Module, Tensor], Tensor] = cls_row
         self.width: int = self.vit.embed_dim
-        _initialise(self.vit)
+        self._learns_positions = learns_positions
+        (_start_as_dino if learns_positions else _start_as_moco)(self.vit)
         self.vit.patch_embed.proj.requires_grad_(not freeze_patch_embed)
 
     def forward(self, values_NLV: Tensor, keep_idx_NL: Tensor, p: int, grid: int) -> Tensor:
@@ -47,9 +57,14 @@ class Encoder(nn.Module):
         vit = self.vit
         kernel = vit.patch_embed.proj
         x = F.linear(values_NLV, kernel.weight.flatten(1), kernel.bias)
-        x = x + positions_on(grid, p, self.width, x.device)[keep_idx_NL]
-        prefix = [t for t in (vit.cls_token, vit.reg_token) if t is not None]
-        x = torch.cat([t.expand(len(x), -1, -1).to(x.dtype) for t in prefix] + [x], dim=1)
+        prefix = torch.cat([t for t in (vit.cls_token, vit.reg_token) if t is not None], dim=1)
+        if self._learns_positions:
+            of_prefix, table_SD = self._learned_positions()
+            x = x + F.embedding(keep_idx_NL, resampled(table_SD, grid))
+            prefix = prefix + of_prefix if len(of_prefix) else prefix
+        else:
+            x = x + positions_on(grid, p, self.width, x.device)[keep_idx_NL]
+        x = torch.cat([prefix.expand(len(x), -1, -1).to(x.dtype), x], dim=1)
         x = vit.norm_pre(x)
         *blocks, last = vit.blocks
         for block in blocks:
@@ -57,36 +72,48 @@ class Encoder(nn.Module):
         features_ND: Tensor = vit.norm(self._cls_row(last, x))[:, 0]
         return features_ND
 
+    def _learned_positions(self) -> tuple[Tensor, Tensor]:
+        """vit.pos_embed in parts: of the tokens before the patches, where it has those, and the
+        table of the patches."""
+        table = _parameter(self.vit.pos_embed)[0]
+        before = len(table) - self.vit.patch_embed.num_patches
+        return table[:before], table[before:]
+
+    def leave_out_drop_path(self) -> None:
+        """From now on every sample passes through every block, in training mode too."""
+        for owner, name in drop_paths(self.vit):
+            setattr(owner, name, nn.Identity())
+
     def compile_blocks(self) -> None:
         """Compile the blocks, each number of tokens by itself; one compilation serves all."""
         self._every_row = torch.compile(every_row, dynamic=False)
         self._cls_row = torch.compile(cls_row, dynamic=False)
 
 
-def _create(name: str) -> VisionTransformer:
-    if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name.split('_')[0]}*patch16_224")[:3])
-        raise UserError(
-            f"timm has no model named {name!r}.",
-            f"Use a 16-pixel VisionTransformer, for example {near or 'vit_small_patch16_224'}.",
-        )
-    vit = timm.create_model(name, pretrained=False, num_classes=0)
-    if not (
-        isinstance(vit, VisionTransformer)
-        and getattr(vit, "cls_token", None) is not None
-        and getattr(vit, "dist_token", None) is None
-        and vit.pos_embed is not None
-        and vit.patch_embed.patch_size == (BASE_SIDE, BASE_SIDE)
-    ):
-        raise UserError(
-            f"{name} is not a VisionTransformer with 16-pixel patches, positions and a CLS token.",
-            "Use for example vit_tiny_patch16_224, vit_small_patch16_224 or vit_base_patch16_224.",
-        )
+def _create(name: str, drop_path: float) -> VisionTransformer:
+    vit = create_vit(name, drop_path)
+    if drop_path:
+        for owner, place in drop_paths(vit):
+            setattr(owner, place, DropPath(getattr(getattr(owner, place), "drop_prob", 0.0)))
     return vit
 
 
 @torch.no_grad()
-def _initialise(vit: VisionTransformer) -> None:
+def _start_as_dino(vit: VisionTransformer) -> None:
+    """Truncated normals of deviation .02, biases 0 (facebookresearch/dino, vision_transformer.py,
+    whose patch projection starts uniform with nearly this deviation)."""
+    kernel = vit.patch_embed.proj
+    for module in [m for m in vit.modules() if isinstance(m, nn.Linear)] + [kernel]:
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    for token in (vit.cls_token, vit.reg_token, vit.pos_embed):
+        if token is not None:
+            nn.init.trunc_normal_(token, std=0.02)
+
+
+@torch.no_grad()
+def _start_as_moco(vit: VisionTransformer) -> None:
     for name, module in vit.named_modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from accelssl.pipeline.crop.crop import crop, unavailable
 from accelssl.pipeline.crop.images import Images
-from accelssl.pipeline.dali import CropStream, DecoderStream, Decoding
+from accelssl.pipeline.dali import CropStream, DecoderStream
+from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import Encoded
 from accelssl.pipeline.shards import Split
 
@@ -30,14 +31,18 @@ def crop_stream(
     batch: int,
     device: torch.device,
     decoding: Decoding,
+    is_cubic: bool = False,
 ) -> Crops:
-    """The way that is best on `device`; arguments as for CropStream. Both agree to one level."""
-    if device.type == "cuda":
+    """The way that is best on `device`; arguments as for CropStream. Both agree to one level.
+
+    The kernel knows no cubics: those are DALI's on a GPU too.
+    """
+    if device.type == "cuda" and not is_cubic:
         reason = unavailable(device)
         if reason is None:
             return KernelCrops(DecoderStream(split, batches, batch, device, decoding), sizes)
         _log.warning("crops are made by DALI's resize, which is slower: %s", reason)
-    return CropStream(split, batches, sizes, batch, device, decoding)
+    return CropStream(split, batches, sizes, batch, device, decoding, is_cubic)
 
 
 class KernelCrops:

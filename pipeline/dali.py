@@ -7,7 +7,6 @@ bytes, because DALI's generators are keyed by the place in a batch and not by th
 import io
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from accelssl.errors import UserError
+from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.shards import Split
 
@@ -31,39 +31,14 @@ except ImportError as error:
     ) from error
 
 
-MOST_PREFETCHED = 64
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How the decoder works; the defaults are what was measured to be best on 4 and on 16 cores.
-
-    threads: of the processor; prefetch: batches decoded ahead of the one in use; hw_load: the share
-    of images for the GPU's JPEG decoder where it has one, the rest goes to its multiprocessors;
-    preallocated_px: side of an image that memory is set aside for at the start, 0 for none.
-    """
-
-    threads: int = 2
-    prefetch: int = 2
-    hw_load: float = 0.9
-    preallocated_px: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least, most in (
-            ("threads", 1, 4096),
-            ("prefetch", 1, MOST_PREFETCHED),
-            ("preallocated_px", 0, 65_535),
-        ):
-            if not least <= getattr(self, name) <= most:
-                raise UserError(
-                    f"{name} {getattr(self, name)} makes no sense.", f"Use {least} to {most}."
-                )
-        if not 0 <= self.hw_load <= 1:
-            raise UserError(f"hw_load {self.hw_load} is no share.", "Use a value from 0 to 1.")
-
-
 @pipeline_def  # type: ignore[untyped-decorator]
-def _graph(source: Iterator[Any], sizes: Sequence[int], on_gpu: bool, decoding: Decoding) -> Any:
+def _graph(
+    source: Iterator[Any],
+    sizes: Sequence[int],
+    on_gpu: bool,
+    decoding: Decoding,
+    is_cubic: bool = False,
+) -> Any:
     jpegs, *windows = fn.external_source(
         source=source, num_outputs=1 + 2 * len(sizes), batch=True, no_copy=True
     )
@@ -82,7 +57,7 @@ def _graph(source: Iterator[Any], sizes: Sequence[int], on_gpu: bool, decoding: 
             size=(size, size),
             roi_start=windows[2 * view],
             roi_end=windows[2 * view + 1],
-            interp_type=types.INTERP_LINEAR,
+            interp_type=types.INTERP_CUBIC if is_cubic else types.INTERP_LINEAR,
             antialias=True,
             dtype=types.UINT8,
         )
@@ -122,6 +97,7 @@ class _Stream:
         batch: int,
         device: torch.device,
         decoding: Decoding,
+        is_cubic: bool = False,
     ) -> None:
         self.device = device
         self._split, self._batches = split, batches
@@ -135,6 +111,7 @@ class _Stream:
             sizes=tuple(sizes),
             on_gpu=on_gpu,
             decoding=decoding,
+            is_cubic=is_cubic,
             batch_size=batch,
             num_threads=decoding.threads,
             device_id=(device.index or 0) if on_gpu else None,
@@ -204,7 +181,8 @@ class DecoderStream(_Stream):
 class CropStream(_Stream):
     """Iterates (batch, crops): for each view a uint8 tensor crops_NHWC on `device`.
 
-    sizes are the views' crop sides in pixels; the rest as for DecoderStream.
+    sizes are the views' crop sides in pixels; is_cubic: interpolated by cubics (a = -1/2, Pillow's
+    bicubic) instead of lines; the rest as for DecoderStream.
     """
 
     def __iter__(self) -> Iterator[tuple[Encoded, tuple[Tensor, ...]]]:

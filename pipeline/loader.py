@@ -5,7 +5,7 @@ Shapes: N images on this rank, S patches in the grid, L kept patches, V = 768 va
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, tee
 
 import numpy as np
@@ -17,7 +17,7 @@ from accelssl.pipeline import hardware_queues
 from accelssl.pipeline.compress import augmentation, drops, op, reference
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.pipeline.crop_stream import Crops, crop_stream
-from accelssl.pipeline.dali import Decoding
+from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import EncodedBatches
 from accelssl.pipeline.lane import Lane
 from accelssl.pipeline.order import Plan, Position, batches_per_epoch, plans, sequential_plans
@@ -41,18 +41,22 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of one rank: Tokens for each compression, the sample ids and their epoch."""
+    """A batch of one rank: Tokens for each compression, the sample ids and their epoch.
+
+    labels_N: their classes, which training does not look at; empty in a batch without any.
+    """
 
     views: tuple[Tokens, ...]
     samples_N: NDArray[np.int64]
     epoch: int
+    labels_N: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class LoaderOptions:
     """How a run reads its data. seed keys every draw; threads decode, as many again read files.
 
-    prefetch, hw_load, preallocated_px: see dali.Decoding. works_ahead: whether the batch that
+    prefetch, hw_load, preallocated_px: see Decoding. works_ahead: whether the batch that
     follows is made on a thread of its own; None means on a GPU, where that thread only launches.
     readers: processes that read files, instead of threads, so that Python reading them does not
     hold up Python launching work; None means two on a GPU, 0 none.
@@ -96,6 +100,7 @@ class _Made:
     """A batch before it is handed over: `views` are `crops` compressed, ready `at` a moment."""
 
     plan: Plan
+    labels_N: NDArray[np.int64]
     crops: tuple[Tensor, ...]
     compressions: tuple[Compression, ...]
     views: tuple[Tokens, ...]
@@ -159,7 +164,7 @@ class Loader:
             self._pending = self._thread.submit(self._make, tuple(then))
         for view in made.views:
             self._lane.hand_over(made.at, view.values_NLV, view.keep_idx_NL)
-        return Batch(made.views, made.plan.samples_N, made.plan.epoch)
+        return Batch(made.views, made.plan.samples_N, made.plan.epoch, made.labels_N)
 
     def close(self) -> None:
         """Give back processes, threads, decoder and what was made ahead; without it that happens
@@ -176,20 +181,19 @@ class Loader:
         self, stages: Sequence[Sequence[Compression]]
     ) -> tuple[NDArray[np.uint8], list[list[NDArray[np.int64]]]]:
         """What the network sees, to look at: augmented crops_VNHWC, and for each of `stages` the
-        keep_idx_NL of every view, of the first compression it has there. Takes a batch, as `next`
-        does.
+        keep_idx_NL of every view, of the first compression it has there. Views of another size
+        than the first one's, DINO's small crops, are left out. Takes a batch, as `next` does.
         """
         made = self._take(tuple(stages[0]))
+        shown = [i for i, view in enumerate(self.views) if view.size == self.views[0].size]
         images = []
         with self._lane.in_use():
-            for index, crops_NHWC in enumerate(made.crops):
+            for index in shown:
                 params = self._lane.sent(torch.from_numpy(self._params(made.plan, index)))
-                augmented_NCHW = reference.augment(crops_NHWC, params)
+                augmented_NCHW = reference.augment(made.crops[index], params)
                 augmented_NHWC = (augmented_NCHW.permute(0, 2, 3, 1) * 255).round().byte()
                 images.append(augmented_NHWC.cpu().numpy())
-        kept = [
-            [self._keep_idx(made.plan, i, stage[i]) for i in range(len(images))] for stage in stages
-        ]
+        kept = [[self._keep_idx(made.plan, i, stage[i]) for i in shown] for stage in stages]
         return np.stack(images), kept
 
     def _take(self, compressions: tuple[Compression, ...]) -> _Made:
@@ -199,7 +203,8 @@ class Loader:
         made = self._pending.result() if self._pending else self._make(compressions)
         self._pending = None
         if made.compressions != compressions:
-            made = self._compressed(made.plan, made.crops, self._drawn(made.plan, compressions))
+            drawn = self._drawn(made.plan, compressions)
+            made = self._compressed(made.plan, made.labels_N, made.crops, drawn)
         self.position = made.plan.after
         return made
 
@@ -213,7 +218,7 @@ class Loader:
             plan = next(other for other in self._plans if other is encoded.plan)
             drawn = self._drawn(plan, compressions)
         self._planned = None
-        return self._compressed(plan, crops, drawn)
+        return self._compressed(plan, encoded.labels_N, crops, drawn)
 
     def _drawn(self, plan: Plan, compressions: tuple[Compression, ...]) -> list[Future[_Drawn]]:
         return [
@@ -226,13 +231,17 @@ class Loader:
         return _Drawn(compression, self._lane.packed(params), self._lane.packed(kept))
 
     def _compressed(
-        self, plan: Plan, crops: tuple[Tensor, ...], drawing: Sequence[Future[_Drawn]]
+        self,
+        plan: Plan,
+        labels_N: NDArray[np.int64],
+        crops: tuple[Tensor, ...],
+        drawing: Sequence[Future[_Drawn]],
     ) -> _Made:
         drawn = [view.result() for view in drawing]
         with self._lane.in_use():
             views = tuple(map(self._compress, cycle(crops), drawn))
             compressions = tuple(view.compression for view in drawn)
-            return _Made(plan, crops, compressions, views, self._lane.mark())
+            return _Made(plan, labels_N, crops, compressions, views, self._lane.mark())
 
     def _compress(self, crops_NHWC: Tensor, drawn: _Drawn) -> Tokens:
         keep_idx, p = self._lane.sent(drawn.keep_idx_NL), drawn.compression.p
@@ -264,15 +273,24 @@ class Loader:
 
 
 def evaluation_batches(
-    split: Split, options: LoaderOptions
+    split: Split, options: LoaderOptions, *, is_cubic: bool = True
 ) -> Iterator[tuple[Tokens, NDArray[np.int64]]]:
     """Every sample once, in order, uncompressed and not augmented: (Tokens, labels_N).
 
-    The central 224 px of the image at short side 256; the last batch is as large as it comes.
+    The central 224 px of the image at short side 256, as torchvision's Resize(256, BICUBIC) and
+    CenterCrop(224) show it, or, if not is_cubic, interpolated as the crops of training are; the
+    last batch is as large as it comes.
     """
     view = View("evaluation", EVALUATION_SIZE)
     planned = sequential_plans(len(split), options.batch)
-    stream = _stream(split, (view,), options, planned, lambda _, sizes: (central_windows(sizes),))
+    stream = _stream(
+        split,
+        (view,),
+        options,
+        planned,
+        lambda _, sizes: (central_windows(sizes),),
+        is_cubic=is_cubic,
+    )
     while batch := next(stream, None):
         encoded, (crops,) = batch
         samples = len(encoded.labels_N)
@@ -290,7 +308,10 @@ def _stream(
     planned: Iterator[Plan],
     windowing: Callable[[Plan, NDArray[np.int64]], tuple[Windows, ...]],
     readers: int = 0,
+    is_cubic: bool = False,
 ) -> Crops:
     encoded = EncodedBatches(split, planned, windowing, options.threads, readers)
     sizes = [view.size for view in views]
-    return crop_stream(split, encoded, sizes, options.batch, options.device, options.decoding)
+    return crop_stream(
+        split, encoded, sizes, options.batch, options.device, options.decoding, is_cubic
+    )

@@ -61,3 +61,25 @@ def moco(
     if not swaps_roles:
         return blurred, solarized
     return replace(blurred, swapped=solarized), replace(solarized, swapped=blurred)
+
+
+def dino(
+    size: int,
+    scale: tuple[float, float] = (0.25, 1.0),
+    *,
+    n_local: int = 10,
+    local_size: int = 96,
+    local_scale: tuple[float, float] = (0.05, 0.25),
+    swaps_roles: bool = True,
+) -> tuple[View, ...]:
+    """DINO's views: two large crops, augmented as MoCo-v3's, then n_local small ones, blurred (.5).
+
+    All with jitter (.4, .4, .2, .1), gray .2, flip (facebookresearch/dino, main_dino.py, whose
+    command for ViT-B/16 has these areas and ten small crops). swaps_roles: see `moco`; for where
+    one large crop is query and the other key.
+    """
+    small = [
+        View(f"small {number}", local_size, local_scale, blur_p=0.5)
+        for number in range(1, n_local + 1)
+    ]
+    return *moco(size, scale, swaps_roles=swaps_roles), *small

@@ -52,12 +52,15 @@ def _largest_window(
     return np.hstack([top, left, top + h, left + w])
 
 
-def central_windows(sizes_N2: NDArray[np.int64], fraction: float = 224 / 256) -> Windows:
-    """windows_N4 of evaluation: the central square, `fraction` of the short side.
+def central_windows(sizes_N2: NDArray[np.int64], short: int = 256, size: int = 224) -> Windows:
+    """windows_N4 of evaluation: what "resize the short side to `short`, cut the centre" shows.
 
-    The region that "resize the short side to 256, cut the central 224" shows.
+    To the fraction of a pixel where torchvision's Resize and CenterCrop cut: the long side is
+    resized to whole pixels, so the two scales differ a little, and so is the place of the crop.
     """
-    height, width = sizes_N2[:, 0], sizes_N2[:, 1]
-    side = np.minimum(height, width) * fraction
-    top, left = (height - side) / 2, (width - side) / 2
-    return np.stack([top, left, top + side, left + side], axis=1).astype(np.float32)
+    extents_N2 = sizes_N2.astype(np.int64)
+    shortest_N1 = extents_N2.min(axis=1, keepdims=True)
+    resized_N2 = short * extents_N2 // shortest_N1
+    low_N2 = np.rint((resized_N2 - size) / 2)
+    scale_N2 = extents_N2 / resized_N2
+    return np.hstack([low_N2 * scale_N2, (low_N2 + size) * scale_N2]).astype(np.float32)

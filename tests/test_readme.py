@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -57,6 +58,24 @@ def test_the_files_it_links_exist() -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
     assert len(links) >= 5
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_what_is_said_of_many_gpus_are_options_that_there_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the command; the script is one that bash can read."""
+    text = (ROOT / "docs" / "many_gpus.md").read_text()
+    (script,) = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    commands = re.findall(r"-m accelssl train(.*?[^\\])$", text, flags=re.DOTALL | re.MULTILINE)
+    spoken_of = re.findall(r"`(--[a-z][^`]*)`", text.partition("## When")[2])
+    used = set(re.findall(r"--[a-z-]+", " ".join([*commands, *spoken_of])))
+    assert len(commands) == 3 and used >= {"--data", "--resume", "--restart-epoch", "--keep-at"}
+    monkeypatch.setattr(sys, "argv", ["accelssl", "train", "--help"])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert used - {"--max-restarts"} <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
 
 
 def test_its_map_names_every_module() -> None:

@@ -1,5 +1,6 @@
 """The clock of a run: units spent out of a budget. Everything scheduled is a function of it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from accelssl.errors import UserError
@@ -30,6 +31,17 @@ def format_units(units: float) -> str:
         if units >= scale:
             return f"{units / scale:.3g}{suffix}"
     return f"{units:.3g}"
+
+
+def steps_bought(total: float, stages: Iterable[tuple[float, float]]) -> list[int]:
+    """Steps in each stage of a budget: stages are (the progress it ends at, units of a step)."""
+    spent, counts = 0.0, []
+    for until, step_cost in stages:
+        counts.append(0)
+        while spent / total < until:
+            spent += step_cost
+            counts[-1] += 1
+    return counts
 
 
 @dataclass

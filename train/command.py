@@ -1,4 +1,4 @@
-"""What `accelssl train` and `accelssl evaluate` do, from options to outcome."""
+"""What `accelssl train` does, from options to outcome."""
 
 import json
 import os
@@ -12,10 +12,11 @@ import torch
 from accelssl.errors import UserError
 from accelssl.pipeline import hardware_queues
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.counted import counted
 from accelssl.pipeline.storage.storage import absolute
-from accelssl.train import checkpoint, recipes
+from accelssl.train import checkpoint, named_recipes, recipes
 from accelssl.train.baseline import measure_baseline
-from accelssl.train.budget import format_units, parse_units
+from accelssl.train.budget import format_units, parse_units, steps_bought
 from accelssl.train.config import TrainConfig, override, read_config, refuse_changes
 from accelssl.train.distributed import (
     ALONE,
@@ -25,23 +26,39 @@ from accelssl.train.distributed import (
     read_ranks,
     this_job,
 )
-from accelssl.train.evaluate.run import evaluate_run
+from accelssl.train.formats import duration
+from accelssl.train.keeping import read_shares
 from accelssl.train.lock import exclusive
 from accelssl.train.log import Log
 from accelssl.train.loop import train
 from accelssl.train.method import ALGORITHMS
 from accelssl.train.precision import pick_precision
 from accelssl.train.report import write_report
-from accelssl.train.resuming import Restart, finished
+from accelssl.train.resuming import Restart, described, finished
 from accelssl.train.schedule import Schedule, constant, read_schedule
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import CONFIG, JOB, Session, resume, start
-from accelssl.train.watchers import Terminal, progress_bar, tensorboard
+from accelssl.train.watchers import (
+    CollapseNotice,
+    LastStep,
+    Terminal,
+    progress_bar,
+    tensorboard,
+)
 
 DEFAULT_ALGORITHM = "simclr"
 DEFAULT_MODEL = "vit_base_patch16_224"
 DEFAULT_COMPRESSION = Compression(30, 0.5)
+OPTIONS_OF_SOME = {
+    "momentum": ("--momentum", ("moco", "dino")),
+    "symmetric": ("--symmetric", ("moco",)),
+    "mode": ("--mode", ("dino",)),
+    "n_local": ("--local-crops", ("dino",)),
+    "prototypes": ("--prototypes", ("dino",)),
+    "teacher_temp": ("--teacher-temp", ("dino",)),
+}
+"""Settings that not every method has: by name, the option and who has it."""
 
 Compressing = tuple[int | None, float | None, Path | None]
 
@@ -50,13 +67,16 @@ Compressing = tuple[int | None, float | None, Path | None]
 class Machine:
     """What may differ between the parts of a run, besides where its data lies.
 
-    threads 0: all cores. loading: the loader's options by name, None for the default.
+    threads 0: all cores. loading: the loader's options by name, None for the default. keep and
+    keep_at: which checkpoints stay, None for what the run had before.
     """
 
     device: str = "auto"
     precision: str = "auto"
     threads: int = 0
     loading: dict[str, Any] = field(default_factory=dict)
+    keep: int | None = None
+    keep_at: str | None = None
 
 
 def train_command(
@@ -72,8 +92,11 @@ def train_command(
     resume: bool,
     baseline: bool,
     restart_epoch: bool = False,
+    recipe: str | None = None,
 ) -> int:
     """Start or resume a run in `out`; returns the signal that stopped it, 0 for none.
+
+    recipe: the name of one in named_recipes, which the other options override.
 
     With restart_epoch a resumed run goes on with a whole epoch: on other data or ranks, or with
     another batch. Under torchrun each rank calls this with the same options; a run that torchrun
@@ -83,7 +106,8 @@ def train_command(
         raise UserError("--restart-epoch was given without --resume.", "Give both, or neither.")
     placed = read_ranks()
     device = device_of(placed, pick_device(machine.device))
-    schedule = _schedule(compression)
+    named = _named_recipe(recipe, algo, small, resume)
+    schedule = _schedule(compression, _usual_compression(named))
     options = options | {
         "schedule": schedule,
         "budget": None if budget is None else parse_units(budget),
@@ -99,8 +123,8 @@ def train_command(
             refuse_changes(config, options | {"algo": algo})
             config = override(config, here)
         else:
-            config = override(_recipe(algo or DEFAULT_ALGORITHM, data, options, small), here)
-        return run_training(
+            config = override(_recipe(algo, data, options, small, named), here)
+        stopped_by = run_training(
             ranks.from_main(config),
             out,
             device,
@@ -109,12 +133,22 @@ def train_command(
             restart_epoch=restart_epoch,
             ranks=ranks,
         )
+    if placed.is_main and not stopped_by:
+        Terminal().print(f"next: accelssl evaluate {out}", soft_wrap=True)
+    return stopped_by
 
 
 def _is_started_anew(ranks: Ranks, out: Path) -> bool:
     """Whether torchrun has begun this very run before and starts it again after a failure."""
     job = out / JOB
     return ranks.restarts > 0 and job.exists() and job.read_text() == this_job()
+
+
+def _forget_earlier_job(ranks: Ranks, out: Path) -> None:
+    """A run that an earlier torchrun began, under the same name, is none that this one began."""
+    job = out / JOB
+    if not ranks.restarts and job.exists() and job.read_text() == this_job():
+        job.unlink()
 
 
 def run_training(
@@ -134,12 +168,17 @@ def run_training(
                 Terminal().print(done)
                 write_report(out)
             return 0
+        if ranks.is_main and not resuming:
+            _forget_earlier_job(ranks, out)
         if resuming:
             session = resume(config, out, device, ranks, restart_epoch=restart_epoch)
         else:
             session = start(config, out, device, ranks)
         if session.restart and ranks.is_main:
             _note_restart(session, session.restart, out)
+        if session.changed_versions and ranks.is_main:
+            changed = described(session.changed_versions)
+            Terminal().print(f"Since the checkpoint was written: {changed}. Losses may differ.")
         if not (out / checkpoint.NAME).exists():
             # A log without a checkpoint then always means that one was lost, and a disk that is
             # too small shows before the first step.
@@ -167,36 +206,17 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
     if not (out / PICTURES).exists():
         save_pictures(session, out)
     console = Terminal()
-    console.print(_summary(session.config, len(session.shards.split("train"))))
+    console.print(_summary(session))
+    last = LastStep()
     with progress_bar(session.config.budget, console) as bar:
-        watchers = [bar] + [w for w in (tensorboard(out),) if w]
+        watchers = [bar, last, CollapseNotice(session.config, console)]
+        watchers += [w for w in (tensorboard(out),) if w]
         stopped_by = train(session, out, watchers)
+    console.print(_outcome(session, last))
     if baseline and not stopped_by and session.ranks.world == 1:
         measure_baseline(session, out)
     console.print(f"report: {write_report(out)}")
     return stopped_by
-
-
-def evaluate_command(run: Path, data: str | None, protocol: str, device: str, as_json: bool) -> str:
-    """Evaluate a run and renew its report; a table, or one line of JSON."""
-    if protocol != "nn":
-        raise UserError(f"The protocol {protocol!r} is not known.", "Use --protocol nn.")
-    scores = evaluate_run(run, data, pick_device(device), show=not as_json)
-    write_report(run)
-    return json.dumps(scores) if as_json else score_table(scores)
-
-
-def score_table(scores: dict[str, Any]) -> str:
-    """The scores of evaluate_run as lines of text."""
-    lines = [
-        f"{scores['queries']} queries against a bank of {scores['bank']}",
-        f"{'':10} nn1   knn20",
-    ]
-    lines += [
-        f"{name:10} {scores[name]['nn1']:5.1f} {scores[name]['knn20']:5.1f}"
-        for name in ("trained", "untrained", "pixels")
-    ]
-    return "\n".join(lines)
 
 
 def pick_device(name: str) -> torch.device:
@@ -221,7 +241,31 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def _schedule(compression: Compressing) -> Schedule | None:
+def _named_recipe(
+    name: str | None, algo: str | None, small: bool, resuming: bool
+) -> named_recipes.Recipe | None:
+    """UserError for an unknown name, or beside options that choose another or none at all."""
+    if name is None:
+        return None
+    found = named_recipes.find(name)
+    if resuming:
+        raise UserError("--recipe was given with --resume.", "Leave it out: the run has its own.")
+    for option, is_given in (("--algo", algo is not None), ("--small", small)):
+        if is_given:
+            raise UserError(
+                f"{option} was given together with --recipe {name}.",
+                f"Leave {option} out: the recipe says what it is.",
+            )
+    return found
+
+
+def _usual_compression(named: named_recipes.Recipe | None) -> Compression:
+    """Where --patch or --drop is given without the other: the recipe's, if it has but one."""
+    stages = named.make("").schedule.stages if named else ()
+    return stages[0].compression if len(stages) == 1 else DEFAULT_COMPRESSION
+
+
+def _schedule(compression: Compressing, usual: Compression) -> Schedule | None:
     patch, drop, path = compression
     if path is not None:
         if patch is not None or drop is not None:
@@ -233,32 +277,41 @@ def _schedule(compression: Compressing) -> Schedule | None:
         return None
     return constant(
         Compression(
-            DEFAULT_COMPRESSION.p if patch is None else patch,
-            DEFAULT_COMPRESSION.drop if drop is None else drop,
+            usual.p if patch is None else patch,
+            usual.drop if drop is None else drop,
         )
     )
 
 
-def _recipe(algo: str, data: str | None, options: dict[str, Any], small: bool) -> TrainConfig:
+def _recipe(
+    algo: str | None,
+    data: str | None,
+    options: dict[str, Any],
+    small: bool,
+    named: named_recipes.Recipe | None,
+) -> TrainConfig:
+    algo = algo or (named.make("").algo if named else DEFAULT_ALGORITHM)
     if algo not in ALGORITHMS:
         raise UserError(f"The algorithm {algo!r} is not known.", f"Use {', '.join(ALGORITHMS)}.")
     if data is None:
         raise UserError("No shard set was named.", "Name its folder with --data.")
-    if options["budget"] is None:
+    if options["budget"] is None and named is None:
         raise UserError("No budget was given.", "Say what to spend, for example --budget 0.2M.")
-    for name in ("momentum", "symmetric"):
-        if options.get(name) is not None and algo != "moco":
+    for name, (option, algorithms) in OPTIONS_OF_SOME.items():
+        if options.get(name) is not None and algo not in algorithms:
             raise UserError(
-                f"--{name} has no effect with {algo}.", "Leave it out, or use --algo moco."
+                f"{option} has no effect with {algo}.",
+                f"Leave it out, or use --algo {' or '.join(algorithms)}.",
             )
-    recipe = recipes.RECIPES[algo, small]
-    model = options.pop("model")
-    return recipe(
-        DEFAULT_MODEL if model is None else model,
+    given = {name: value for name, value in options.items() if value is not None}
+    if named is not None:
+        return named.make(data, **given)
+    return recipes.RECIPES[algo, small](
+        given.pop("model", DEFAULT_MODEL),
         data,
-        options.pop("budget"),
-        options.pop("schedule") or constant(DEFAULT_COMPRESSION),
-        **{name: value for name, value in options.items() if value is not None},
+        given.pop("budget"),
+        given.pop("schedule", constant(DEFAULT_COMPRESSION)),
+        **given,
     )
 
 
@@ -272,13 +325,35 @@ def _machine_options(
         "threads": machine.threads or max(1, len(os.sched_getaffinity(0)) // ranks.local_world),
         # A run may be resumed from another folder.
         "data": None if data is None else absolute(data),
+        "keep_latest": machine.keep,
+        "keep_at": None if machine.keep_at is None else read_shares(machine.keep_at),
     }
 
 
-def _summary(config: TrainConfig, images: int) -> str:
-    stages = ", then ".join(str(stage.compression) for stage in config.schedule.stages)
+def _summary(session: Session) -> str:
+    """The run, and what its budget buys."""
+    config, images = session.config, len(session.shards.split("train"))
+    stages = config.schedule.stages
+    steps = steps_bought(
+        config.budget, [(s.until, config.batch * config.sample_cost(s)) for s in stages]
+    )
+    parts = [f"{n:,} steps of {s.compression}" for n, s in zip(steps, stages, strict=True)]
+    seen = config.batch * sum(steps)
+    done = f", {session.step:,} steps are done" if session.step else ""
     algo = f"symmetric {config.algo}" if config.symmetric else config.algo
+    if config.algo == "dino":
+        algo = f"{config.mode} mode of dino with {counted(config.n_local, 'small crop')},"
     return (
-        f"{algo} {config.model}, {images:,} images, batch {config.batch}, {stages}, "
-        f"budget {format_units(config.budget)} units"
+        f"{algo} {config.model}, {images:,} images, batch {config.batch}; "
+        f"{format_units(config.budget)} units buy {', then '.join(parts)}: "
+        f"{seen:,} images, {seen / images:,.1f} epochs{done}"
+    )
+
+
+def _outcome(session: Session, last: LastStep) -> str:
+    """Where a run has come to, in this and in earlier parts."""
+    rate = session.images / max(session.elapsed_s, 1e-9)
+    return (
+        f"step {session.step:,}{last}: {session.images:,} images in "
+        f"{duration(session.elapsed_s)}, {rate:,.0f} images/s"
     )

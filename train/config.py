@@ -8,10 +8,18 @@ from typing import Any
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.decoding import BOUNDS, Decoding
 from accelssl.train import method
 from accelssl.train.cost import Convention
-from accelssl.train.method import ALGORITHMS
+from accelssl.train.method import ALGORITHMS, MODES
 from accelssl.train.schedule import Schedule, Stage, from_json
+
+_DECODING = {
+    "threads": "--threads",
+    "prefetch": "--prefetch",
+    "hw_load": "--hw-load",
+    "preallocated_px": "--preallocate",
+}
 
 
 @dataclass(frozen=True)
@@ -19,11 +27,20 @@ class TrainConfig:
     """A resolved run. Lengths in pixels, budget in units, fractions of the budget in 0..1.
 
     base_lr is the learning rate per 256 images (times batch / 256 is the peak); warmup the share of
-    the budget it rises over; min_area the smallest crop's share of the image. MoCo alone has
-    momentum, of its key encoder at the start, and symmetric: both views are query and key, instead
-    of one pair an image. threads is the number
-    that decode, and readers, prefetch, hw_load, preallocated_px how, as the loader's options say;
-    precision "bf16" or "fp32".
+    the budget it rises over; min_area the smallest crop's share of the image. With
+    final_weight_decay, weight decay goes there along half a cosine; clip is the largest norm of a
+    parameter's gradient, 0 for any. MoCo and DINO have momentum, of the key encoder at the start.
+
+    MoCo alone has symmetric: both views are query and key, instead of one pair an image. DINO alone
+    has mode, "paper" or "official" (see model/dino.py); n_local small crops, of local_size and of
+    local_min_area to local_max_area of the image; prototypes; teacher_temp, from teacher_temp_start
+    over the first teacher_warmup of the budget; frozen_last, for how much of it the prototypes keep
+    still; drop_path, its query's stochastic depth. Its head_out is the bottleneck before the
+    prototypes.
+
+    threads is the number that decode, and readers, prefetch, hw_load, preallocated_px how, as the
+    loader's options say; precision "bf16" or "fp32". Of the checkpoints, the last keep_latest stay
+    and those at the shares keep_at of the budget.
     """
 
     algo: str
@@ -42,14 +59,29 @@ class TrainConfig:
     momentum: float = 0.99
     symmetric: bool = False
     min_area: float = 0.08
+    final_weight_decay: float | None = None
+    clip: float = 0.0
+    mode: str = "paper"
+    n_local: int = 0
+    local_size: int = 96
+    local_min_area: float = 0.05
+    local_max_area: float = 0.25
+    prototypes: int = 65536
+    teacher_temp_start: float = 0.04
+    teacher_temp: float = 0.07
+    teacher_warmup: float = 0.125
+    frozen_last: float = 0.0075
+    drop_path: float = 0.0
     seed: int = 0
     precision: str = "fp32"
-    threads: int = 2
+    threads: int = Decoding.threads
     readers: int | None = None
-    prefetch: int = 2
-    hw_load: float = 0.9
-    preallocated_px: int = 0
+    prefetch: int = Decoding.prefetch
+    hw_load: float = Decoding.hw_load
+    preallocated_px: int = Decoding.preallocated_px
     eval_every: float = 0.0
+    keep_latest: int = 0
+    keep_at: tuple[float, ...] = ()
     convention: Convention = Convention.PATCHES196
 
     def __post_init__(self) -> None:
@@ -68,13 +100,15 @@ class TrainConfig:
                 f"--symmetric has no effect with {self.algo}.",
                 "Leave it out, or use --algo moco.",
             )
+        self._check_optimizer()
+        self._check_dino()
         _require(0 < self.min_area <= 1, "--min-area", self.min_area, "above 0 and at most 1")
         _require(0 <= self.eval_every <= 1, "--eval-every", self.eval_every, "from 0 to 1")
-        _require(self.threads >= 1, "--threads", self.threads, "at least 1")
         _require((self.readers or 0) >= 0, "--readers", self.readers or 0, "of 0 or more")
-        _require(1 <= self.prefetch <= 64, "--prefetch", self.prefetch, "from 1 to 64")
-        _require(0 <= self.hw_load <= 1, "--hw-load", self.hw_load, "from 0 to 1")
-        _require(self.preallocated_px >= 0, "--preallocate", self.preallocated_px, "of 0 or more")
+        for name, option in _DECODING.items():
+            value, (least, most) = getattr(self, name), BOUNDS[name]
+            _require(least <= value <= most, option, value, f"from {least} to {most}")
+        _require(self.keep_latest >= 0, "--keep", self.keep_latest, "of 0 or more")
         _require(0 <= self.seed < 2**32, "--seed", self.seed, "from 0 to 2^32 - 1")
         _require(self.head_hidden >= 1, "--head-hidden", self.head_hidden, "at least 1")
         if self.precision not in ("bf16", "fp32"):
@@ -90,6 +124,35 @@ class TrainConfig:
                 f"Use --budget {math.ceil(self.batch * dearest)} or more, or a smaller --batch.",
             )
 
+    def _check_optimizer(self) -> None:
+        final = self.final_weight_decay
+        _require(final is None or final >= 0, "final_weight_decay", final or 0, "0 or more")
+        _require(self.clip >= 0, "--clip", self.clip, "above 0, or 0 not to clip")
+
+    def _check_dino(self) -> None:
+        if self.mode not in MODES:
+            raise UserError(f"--mode {self.mode!r} is not known.", f"Use {' or '.join(MODES)}.")
+        if self.algo != "dino" and (self.n_local or self.mode != "paper" or self.drop_path):
+            raise UserError(
+                f"--local-crops, --mode and drop_path have no effect with {self.algo}.",
+                "Leave them out, or use --algo dino.",
+            )
+        _require(self.n_local >= 0, "--local-crops", self.n_local, "of 0 or more, best 6 to 10")
+        low, high = self.local_min_area, self.local_max_area
+        _require(0 < low <= 1, "local_min_area", low, "above 0 and at most 1")
+        _require(low <= high <= 1, "local_max_area", high, f"from {low:g} to 1")
+        if self.n_local:
+            sizes = f"a multiple of 16 below --size {self.size}"
+            fits = 16 <= self.local_size < self.size and self.local_size % 16 == 0
+            _require(fits, "local_size", self.local_size, sizes)
+        _require(self.prototypes >= 2, "--prototypes", self.prototypes, "at least 2, best 65536")
+        _require(self.teacher_temp > 0, "--teacher-temp", self.teacher_temp, "above 0")
+        start = self.teacher_temp_start
+        _require(start > 0, "teacher_temp_start", start, "above 0")
+        _require(0 <= self.teacher_warmup <= 1, "teacher_warmup", self.teacher_warmup, "0 to 1")
+        _require(0 <= self.frozen_last <= 1, "frozen_last", self.frozen_last, "from 0 to 1")
+        _require(0 <= self.drop_path < 1, "drop_path", self.drop_path, "from 0 to below 1")
+
     @property
     def peak_lr(self) -> float:
         return self.base_lr * self.batch / 256
@@ -97,12 +160,25 @@ class TrainConfig:
     def sample_cost(self, stage: Stage) -> float:
         """Units an image costs in this stage."""
         return method.sample_cost(
-            self.algo, stage.compression, self.size, self.convention, symmetric=self.symmetric
+            self.algo,
+            stage.compression,
+            self.size,
+            self.convention,
+            symmetric=self.symmetric,
+            mode=self.mode,
+            n_local=self.n_local,
+            local_size=self.local_size,
         )
 
     def compressions(self, stage: Stage) -> tuple[Compression, ...]:
         """What a step takes in this stage, in the order of the objective's arguments."""
-        return method.compressions(self.algo, stage.compression, symmetric=self.symmetric)
+        return method.compressions(
+            self.algo,
+            stage.compression,
+            symmetric=self.symmetric,
+            mode=self.mode,
+            n_local=self.n_local,
+        )
 
     @property
     def decays_vectors(self) -> bool:
@@ -120,14 +196,23 @@ def _require(holds: bool, option: str, value: float, need: str) -> None:
 
 def read_config(path: Path) -> TrainConfig:
     """The config.json of a run. UserError when it is missing or not ours."""
+    if not path.is_file():
+        raise UserError(
+            f"{path.parent} holds no run: there is no {path.name} in it."
+            if path.parent.is_dir()
+            else f"There is no folder {path.parent}.",
+            "Name the folder that accelssl train wrote with --out.",
+        )
     try:
         fields = json.loads(path.read_text())
         fields["schedule"] = from_json(fields["schedule"])
         fields["convention"] = Convention(fields["convention"])
+        fields["keep_at"] = tuple(fields.get("keep_at", ()))
         return TrainConfig(**fields)
     except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(
-            f"{path} is not the configuration of a run ({error}).",
+            f"{path} is not the configuration of a run ({reason}).",
             "Point at the folder that accelssl train wrote with --out.",
         ) from None
 

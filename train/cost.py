@@ -34,7 +34,16 @@ def moco_cost(l_q: int, l_k: int, convention: Convention = Convention.PATCHES196
 
 
 def dino_cost(
-    l_q: int, l_k: int, n_local: int, l_local: int, convention: Convention = Convention.PATCHES196
+    l_q: int,
+    l_k: int,
+    n_local: int,
+    l_local: int,
+    convention: Convention = Convention.PATCHES196,
+    *,
+    n_global: int = 1,
 ) -> float:
-    """(3 L_q + 3 n_local L_local + L_k) / L_base: the student sees the local crops too."""
-    return moco_cost(l_q, l_k, convention) + 3 * n_local * convention.share(l_local)
+    """(3 G L_q + 3 n_local L_local + G L_k) / L_base: the query network sees small crops too.
+
+    G = n_global large crops are query, and as many key: 1 in the paper's formula, 2 in DINO itself.
+    """
+    return n_global * moco_cost(l_q, l_k, convention) + 3 * n_local * convention.share(l_local)

@@ -1,29 +1,25 @@
 """The first run anywhere: real photographs through the whole way, in minutes on two cores."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.demo import write_demo_pictures
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.train import checkpoint
 from accelssl.train.budget import parse_units
-from accelssl.train.command import pick_device, run_training, score_table
+from accelssl.train.command import pick_device, run_training
 from accelssl.train.config import TrainConfig, override, read_config
-from accelssl.train.evaluate import run as evaluation
+from accelssl.train.evaluate.results import NEAREST, own_result, read_results
+from accelssl.train.evaluate.run import evaluate_run
+from accelssl.train.evaluate.tables import score_table
 from accelssl.train.precision import pick_precision
-from accelssl.train.recipes import demo
+from accelssl.train.recipes import DEMO_SCHEDULE, demo
 from accelssl.train.report import write_report
-from accelssl.train.schedule import Schedule, Stage
 from accelssl.train.session import CONFIG
 from accelssl.train.watchers import Terminal
-
-# Cheapest first: an image of the first stage costs 0.37 units, of the second 0.98.
-SCHEDULE = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(30, 0.5))))
 
 
 def run_demo(out: Path, budget: str, device_name: str) -> int:
@@ -37,7 +33,7 @@ def run_demo(out: Path, budget: str, device_name: str) -> int:
     shards, run = out / "shards", out / "run"
     if not (shards / "manifest.json").exists():
         _write_shards(out, console)
-    config = demo(str(shards), units, SCHEDULE, precision=pick_precision("auto", device))
+    config = demo(str(shards), units, DEMO_SCHEDULE, precision=pick_precision("auto", device))
     known = (run / CONFIG).exists()
     if known:
         config = _same(read_config(run / CONFIG), config, out)
@@ -70,9 +66,7 @@ def _same(stored: TrainConfig, config: TrainConfig, out: Path) -> TrainConfig:
 
 def _scores(run: Path, device: torch.device) -> dict[str, Any]:
     """The evaluation of the last checkpoint, made now unless it is there."""
-    path = run / evaluation.NAME
-    if path.exists():
-        scores: dict[str, Any] = json.loads(path.read_text())
-        if scores["step"] == checkpoint.load(run).step:
-            return scores
-    return evaluation.evaluate_run(run, None, device)
+    scores = own_result(read_results(run), NEAREST)
+    if scores and scores["step"] == checkpoint.load(run, at_a_glance=True).step:
+        return scores
+    return evaluate_run(run, None, device)

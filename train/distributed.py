@@ -20,10 +20,12 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import Store
 from torch.nn.parallel import DistributedDataParallel
 
 from accelssl.errors import UserError
 from accelssl.model.gather import world_size
+from accelssl.train.meeting import Meeting, meet
 from accelssl.train.streams import training_stream
 
 T = TypeVar("T")
@@ -32,12 +34,15 @@ STEP_TIMEOUT = timedelta(minutes=10)
 # While rank 0 evaluates, the others wait for it: on a large set that takes hours.
 WAIT_TIMEOUT = timedelta(days=7)
 VOTE_LAG = 2
+FAILED = 128
+"""The vote of a rank that cannot go on: above all signals, so that nothing outvotes it."""
 # Before the first CUDA graph of a replica: in its first ten steps DistributedDataParallel waits for
 # timers of the device, which a capture must not.
 EAGER_STEPS = 11
 # Matrix products beside an all-reduce lose more than the processors it takes: their waves no longer
 # fit. Few large ones, at a higher rate, disturb less than torch's 25 MB.
 BUCKET_MB = 100
+_NO_RUN_ID = "none"  # so torchrun calls a job without --rdzv-id
 _LOST = re.compile("connection (closed|reset|was likely closed)|broken pipe", re.IGNORECASE)
 
 
@@ -45,8 +50,8 @@ _LOST = re.compile("connection (closed|reset|was likely closed)|broken pipe", re
 class Ranks:
     """Which of `world` processes this is; local: among those of this machine.
 
-    `restarts` counts how often torchrun has started them anew after a failure. `hosts` is the gloo
-    group of all processes, None when this one is alone.
+    `restarts` counts how often torchrun has started them anew after a failure: here, or of all once
+    they are joined. `hosts` is the gloo group of all processes, None when this one is alone.
     """
 
     rank: int = 0
@@ -104,7 +109,14 @@ def read_ranks() -> Ranks:
 
 
 def this_job() -> str:
-    """Names the torchrun that started this process: the same when it starts it anew."""
+    """Names the torchrun that started this process: the same when it starts it anew.
+
+    That is --rdzv-id, which the torchruns of all nodes share, where it was given (--standalone
+    draws one).
+    """
+    name = os.environ.get("TORCHELASTIC_RUN_ID", _NO_RUN_ID)
+    if name != _NO_RUN_ID:
+        return name
     launcher = os.getppid()
     try:
         stat = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()
@@ -140,22 +152,36 @@ def joined(ranks: Ranks, device: torch.device) -> Iterator[Ranks]:
     """Connects the ranks for the block, and lets none leave before all are done.
 
     A UserError on one rank is raised with the rank's number in it; its process is then to exit, at
-    which the others lose their connection and raise too, and torchrun ends what is left.
+    which the others lose their connection and raise a UserError that tells what happened to the
+    first, and torchrun ends what is left.
     """
     if ranks.world == 1:
         yield ranks
         return
+    meeting = None
     try:
-        connected = replace(ranks, hosts=_connect(ranks, device))
+        meeting = _meet(ranks)
+        hosts = _connect(ranks, device, meeting.store)
+        connected = replace(ranks, hosts=hosts, restarts=meeting.restarts)
         yield connected
         connected.wait()
     except UserError as error:
+        if meeting:
+            meeting.tell_failure(ranks.rank, error.what)
         raise UserError(f"Rank {ranks.rank}: {error.what}", error.remedy) from error
-    except RuntimeError as error:
-        if not _LOST.search(str(error)):
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        if not (isinstance(error, RuntimeError) and _LOST.search(str(error))):
+            if meeting:
+                meeting.tell_failure(ranks.rank, f"{type(error).__name__}: {reason}")
             raise  # torch puts the rank before each line of its traceback
+        if meeting and (failure := meeting.first_failure()):
+            raise UserError(
+                f"Rank {ranks.rank} stopped because of {failure}",
+                "Mend that and go on with --resume.",
+            ) from error
         raise UserError(
-            f"Rank {ranks.rank} lost the other ranks ({str(error).splitlines()[0]}).",
+            f"Rank {ranks.rank} lost the other ranks ({reason}).",
             "Look for the message of the rank that failed first; go on with --resume.",
         ) from error
     # After an error there is nothing to tear down in order: others may be stuck in a collective.
@@ -163,16 +189,20 @@ def joined(ranks: Ranks, device: torch.device) -> Iterator[Ranks]:
     dist.destroy_process_group()
 
 
-def _connect(ranks: Ranks, device: torch.device) -> dist.ProcessGroup:
+def _meet(ranks: Ranks) -> Meeting:
+    places = dist.rendezvous("env://", timeout=STEP_TIMEOUT)  # type: ignore[attr-defined]
+    store, _, _ = next(places)
+    within_s = STEP_TIMEOUT.total_seconds()
+    return meet(store, ranks.rank, ranks.world, ranks.restarts, within_s)
+
+
+def _connect(ranks: Ranks, device: torch.device, store: Store) -> dist.ProcessGroup:
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
-    meeting = dist.rendezvous("env://", timeout=STEP_TIMEOUT)  # type: ignore[attr-defined]
-    store, _, _ = next(meeting)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
-        # torchrun keeps the store over restarts, with the addresses of those that are gone.
-        store=dist.PrefixStore(f"start{ranks.restarts}", store),  # type: ignore[attr-defined]
+        store=store,
         rank=ranks.rank,
         world_size=ranks.world,
         timeout=STEP_TIMEOUT,
@@ -218,37 +248,29 @@ def _parallel(objective: nn.Module) -> DistributedDataParallel:
     return replica
 
 
-def mean_over_ranks(loss: Tensor) -> Tensor:
-    """The mean over ranks of a detached loss, on the device. Does not wait for it."""
-    if world_size() == 1:
-        return loss.detach()
-    mean = loss.detach() / world_size()
-    dist.all_reduce(mean)
-    return mean
-
-
 class Votes:
-    """A signal that reaches any rank stops all of them after the same step.
+    """A signal or a failure that reaches any rank stops all of them after the same step.
 
-    Each step every rank says which signal it has caught; the answer is taken VOTE_LAG steps
-    later, when it has long been there: no step waits for it. Being host to host, it also keeps
-    ranks from running ahead of each other by more than VOTE_LAG steps, and tells of dead ones.
+    Each step every rank says which signal it has caught, or FAILED; the answer is taken VOTE_LAG
+    steps later, when it has long been there: no step waits for it. Being host to host, it also
+    keeps ranks from running ahead of each other by more than VOTE_LAG steps, and tells of dead
+    ones.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self._hosts = ranks.hosts
         self._pending: deque[tuple[dist.Work, Tensor]] = deque()
 
-    def cast(self, signal: int) -> int:
-        """This rank's signal (0 for none) in; out, the highest of all ranks, VOTE_LAG steps old.
+    def cast(self, vote: int) -> int:
+        """This rank's vote (0 for none) in; out, the highest of all ranks, VOTE_LAG steps old.
 
-        To be called once a step on every rank. Alone, the signal itself at once.
+        To be called once a step on every rank. Alone, the vote itself at once.
         """
         if self._hosts is None:
-            return signal
-        vote = torch.tensor(signal)
-        work = dist.all_reduce(vote, dist.ReduceOp.MAX, group=self._hosts, async_op=True)
-        self._pending.append((work, vote))
+            return vote
+        highest = torch.tensor(vote)
+        work = dist.all_reduce(highest, dist.ReduceOp.MAX, group=self._hosts, async_op=True)
+        self._pending.append((work, highest))
         return self._oldest() if len(self._pending) > VOTE_LAG else 0
 
     def close(self) -> None:
@@ -257,6 +279,6 @@ class Votes:
             self._oldest()
 
     def _oldest(self) -> int:
-        work, vote = self._pending.popleft()
+        work, highest = self._pending.popleft()
         work.wait()
-        return int(vote)
+        return int(highest)

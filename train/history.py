@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accelssl.errors import UserError
+from accelssl.train.evaluate.results import NEAREST, Result, own_result, read_results
 
 Column = npt.NDArray[np.float64]
 # A step line is worth nothing without these; the others may be absent and read as NaN.
@@ -61,7 +62,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class History:
-    """A run as its folder tells it. `ended` is the reason of the last end line, or None."""
+    """A run as its folder tells it. `ended` is the reason of the last end line, or None.
+
+    `evaluation` is that by nearest neighbours on the run's own set, `results` are all that is in
+    evaluation.json.
+    """
 
     run: Path
     config: dict[str, Any]
@@ -73,6 +78,7 @@ class History:
     resumes: tuple[float, ...]
     ended: str | None
     unreadable_lines: int
+    results: tuple[Result, ...] = ()
 
     @property
     def budget(self) -> float | None:
@@ -133,17 +139,19 @@ def read_history(run: Path) -> History:
         )
     log = _read_log(run / "log.jsonl")
     table = np.array(log.rows, dtype=np.float64).reshape(len(log.rows), len(NEEDED + WANTED))
+    results = read_results(run)
     return History(
         run=run,
         config=_read_object(run / "config.json"),
         environment=_read_object(run / "environment.json"),
-        evaluation=_read_object(run / "evaluation.json"),
+        evaluation=own_result(results, NEAREST),
         steps=Steps(**dict(zip(NEEDED + WANTED, table.T, strict=True))),
         evaluations=tuple(log.evaluations),
         baseline=log.baseline,
         resumes=tuple(log.resumes),
         ended=log.ended,
         unreadable_lines=log.unreadable_lines,
+        results=tuple(results),
     )
 
 

@@ -1,34 +1,69 @@
 """SIGTERM and Ctrl-C end a run after the step at hand, so that a checkpoint can be written."""
 
+import os
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# One Ctrl-C comes twice under torchrun, and one scancel under Slurm: to all, and handed on.
+ONE_S = 2.0
+
 
 class Interruption:
-    """`signal` is 0 until one has arrived; a second Ctrl-C stops at once."""
+    """`signal` is 0 until one has arrived."""
 
     def __init__(self) -> None:
         self.signal = 0
 
-    def __bool__(self) -> bool:
-        return self.signal != 0
-
 
 @contextmanager
 def interruption() -> Iterator[Interruption]:
-    """Catches SIGTERM and SIGINT inside the block (main thread only)."""
+    """Catches SIGTERM and SIGINT inside the block (main thread only).
+
+    Another one, ONE_S or more after the first, ends the process at once, whatever it is waiting
+    for: storage that hangs, or ranks that do not answer.
+    """
     caught = Interruption()
 
     def note(number: int, frame: FrameType | None) -> None:
-        if caught and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        caught.signal = number
+        caught.signal = caught.signal or number
 
-    before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: signal.signal(n, note) for n in SIGNALS}
+    with _ended_by_another():
+        try:
+            yield caught
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _ended_by_another() -> Iterator[None]:
+    """A thread that hears of signals even while the main one is in a call that never returns."""
+    hearing, told = os.pipe()
+    os.set_blocking(told, False)
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    threading.Thread(target=_listen, args=(hearing,), daemon=True).start()
     try:
-        yield caught
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.set_wakeup_fd(before)
+        os.close(told)
+
+
+def _listen(hearing: int) -> None:
+    first_at: float | None = None
+    with open(hearing, "rb", buffering=0) as numbers:
+        while number := numbers.read(1):
+            if number[0] not in SIGNALS:
+                continue
+            now = time.monotonic()
+            if first_at is None:
+                first_at = now
+            elif now - first_at >= ONE_S:
+                # What else there is to end, threads and locks of others, may be what hangs.
+                os._exit(128 + number[0])

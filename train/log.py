@@ -1,6 +1,7 @@
 """The log of a run, log.jsonl: a line a step, and a line for whatever else happens.
 
 Losses stay on the device until the log is flushed, about once a second, so that no step waits.
+R is the number of ranks.
 """
 
 import json
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from accelssl.errors import UserError
+from accelssl.train.checkpoint import after_lost_numbers
 
 FLUSH_S = 1.0
 NAME = "log.jsonl"
@@ -29,14 +31,18 @@ class Watcher(Protocol):
 
 @dataclass
 class Log:
-    """Appends to RUN/log.jsonl; `watchers` see each line too. Use as a context."""
+    """Appends to RUN/log.jsonl; `watchers` see each line too. Use as a context.
+
+    `failure` is there once a loss that is not finite was written: the run cannot go on.
+    """
 
     run: Path
     watchers: list[Watcher] = field(default_factory=list)
+    failure: UserError | None = None
 
     def __enter__(self) -> Self:
         self._file: IO[str] = (self.run / NAME).open("a")
-        self._pending: list[tuple[dict[str, Any], Tensor, Tensor]] = []
+        self._pending: list[tuple[dict[str, Any], list[str], Tensor]] = []
         self._flushed_at = time.perf_counter()
         self._rated_at: tuple[float, int, float] | None = None
         _end_cut_line(self._file, self.run / NAME)
@@ -54,10 +60,11 @@ class Log:
         finally:
             self._file.close()
 
-    def step(self, line: dict[str, Any], loss: Tensor, spread: Tensor) -> None:
-        """One training step; its loss and the spread of its features are fetched from the device
-        with the next flush."""
-        self._pending.append((line, loss.detach(), spread.detach()))
+    def step(self, line: dict[str, Any], losses_R: Tensor, noted: dict[str, Tensor]) -> None:
+        """One training step. The losses of the ranks, of which the log gets the mean, and the
+        scalars that were noted beside are fetched from the device with the next flush."""
+        on_device = torch.cat([losses_R.detach(), *(value.view(1) for value in noted.values())])
+        self._pending.append((line, list(noted), on_device))
         if time.perf_counter() - self._flushed_at >= FLUSH_S:
             self.flush()
 
@@ -67,20 +74,39 @@ class Log:
         self._write({"kind": kind, **fields})
 
     def flush(self) -> None:
-        """Write what is pending. UserError when a loss is not finite: the run cannot go on."""
+        """Write what is pending."""
         if self._pending:
             lines = [line for line, _, _ in self._pending]
-            losses = torch.stack([loss for _, loss, _ in self._pending]).tolist()
-            spreads = torch.stack([spread for _, _, spread in self._pending]).tolist()
+            names = [names for _, names, _ in self._pending]
+            fetched = torch.stack([on_device for _, _, on_device in self._pending]).tolist()
             self._pending.clear()
-            for line, loss, spread, rates in zip(
-                lines, losses, spreads, self._rates(lines), strict=True
+            for line, noted, values, rates in zip(
+                lines, names, fetched, self._rates(lines), strict=True
             ):
-                noted = {"loss": loss, "spread": round(spread, 6)}
-                self._write({"kind": "step", **line, **noted, **rates})
-            _require_finite(lines, losses)
+                losses = values[: len(values) - len(noted)]
+                scalars = {
+                    name: round(value, 6)
+                    for name, value in zip(noted, values[len(losses) :], strict=True)
+                }
+                loss = sum(losses) / len(losses)
+                self._write({"kind": "step", **line, "loss": loss, **scalars, **rates})
+                self.failure = self.failure or self._failure(line, losses)
         self._file.flush()
         self._flushed_at = time.perf_counter()
+
+    def _failure(self, line: dict[str, Any], losses: list[float]) -> UserError | None:
+        """What there is to say about the losses of a step's ranks when one is not finite."""
+        lost = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
+        if not lost:
+            return None
+        where = ""
+        if len(losses) > 1:
+            where = f" on rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))} of {len(losses)}"
+        return UserError(
+            f"The loss of step {line['step']} is {losses[lost[0]]}{where} "
+            f"(p{line['p']} d{line['drop']:g}, learning rate {line['lr']:.3g}).",
+            after_lost_numbers(self.run),
+        )
 
     def _rates(self, lines: list[dict[str, Any]]) -> Iterator[dict[str, float]]:
         """Rates since the previous flush: steps on a GPU are only queued, so single ones lie."""
@@ -117,7 +143,7 @@ class SilentLog(Log):
     def __exit__(self, *error: object) -> None:
         pass
 
-    def step(self, line: dict[str, Any], loss: Tensor, spread: Tensor) -> None:
+    def step(self, line: dict[str, Any], losses_R: Tensor, noted: dict[str, Tensor]) -> None:
         pass
 
     def event(self, kind: str, **fields: Any) -> None:
@@ -125,15 +151,6 @@ class SilentLog(Log):
 
     def flush(self) -> None:
         pass
-
-
-def _require_finite(lines: list[dict[str, Any]], losses: list[float]) -> None:
-    for line, loss in zip(lines, losses, strict=True):
-        if not math.isfinite(loss):
-            raise UserError(
-                f"The loss of step {line['step']} is {loss} (learning rate {line['lr']:.3g}).",
-                "Start another run with a lower --lr.",
-            )
 
 
 def _end_cut_line(file: IO[str], path: Path) -> None:

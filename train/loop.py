@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from accelssl.errors import UserError
 from accelssl.pipeline.loader import Batch
-from accelssl.train.distributed import Votes
-from accelssl.train.evaluate.features import encoder_features
-from accelssl.train.evaluate.run import evaluation_options, neighbours_of
+from accelssl.train.distributed import FAILED, Votes
+from accelssl.train.evaluate.features import encoder_features, evaluation_options
+from accelssl.train.evaluate.neighbours import neighbours_of
 from accelssl.train.interrupt import interruption
 from accelssl.train.loader_guard import LoaderGuard
 from accelssl.train.log import Log, SilentLog, Watcher
@@ -23,8 +24,10 @@ CHECKPOINT_S = 300.0
 def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
     """Train until the budget is spent, or a signal asks to stop.
 
-    Rank 0 writes RUN/log.jsonl and RUN/checkpoint.pt (every five minutes and at the end). All ranks
-    stop after the same step and return the signal that stopped them, 0 for none.
+    Rank 0 writes RUN/log.jsonl and RUN/checkpoint.pt (every five minutes, where one is to be kept,
+    and at the end). All ranks stop after the same step and return the signal that stopped them, 0
+    for none. UserError on all of them when a loss is not finite, or a checkpoint cannot be written;
+    RUN/checkpoint.pt is then the last that was good.
     """
     config, budget, ranks = session.config, session.budget, session.ranks
     evaluated, stopped_by = _milestone(session), 0
@@ -34,22 +37,25 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
     with log, interruption() as interrupted:
         log.start_clock(session.elapsed_s, session.images, budget.spent)
         if session.step:
-            log.event("resume", step=session.step, spent=budget.spent)
+            changed = {"changed_versions": session.changed_versions}
+            log.event("resume", step=session.step, spent=budget.spent, **changed)
         tick = saved_at = time.perf_counter()
-        while not budget.is_spent and not (stopped_by := votes.cast(interrupted.signal)):
+        while not budget.is_spent and not (
+            stopped_by := votes.cast(FAILED if log.failure else interrupted.signal)
+        ):
             progress = budget.progress
             stage = config.schedule.at(progress)
             rate = learning_rate(progress, config.peak_lr, config.warmup)
             then = budget.after(config.batch, config.sample_cost(stage))
             batch = _next_batch(session, run, stage, None if then.is_spent else then.progress)
             was_late = step.is_idle
-            loss = step(batch, rate, progress)
+            step(batch, rate, progress)
 
             budget.charge(config.batch, config.sample_cost(stage))
             session.step += 1
             session.images += config.batch
             tick = _advance(session, tick)
-            log.step(_line(session, stage, batch, rate), loss, step.spread)
+            log.step(_line(session, stage, batch, rate), step.losses_R, step.noted)
             if finding := guard.finding(stage, was_late):
                 log.event("loader_limits", **finding)
             if (milestone := _milestone(session)) > evaluated:
@@ -58,13 +64,13 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
                     evaluate(session, log)
                 ranks.wait()
                 tick = time.perf_counter()
-            if time.perf_counter() - saved_at > CHECKPOINT_S:
-                log.flush()
-                session.save(run)
+            is_due = time.perf_counter() - saved_at > CHECKPOINT_S
+            if is_due or (session.shares_to_keep and not budget.is_spent):
+                _save(session, run, log)
                 saved_at = time.perf_counter()
         votes.close()
-        log.flush()
-        session.save(run)
+        _save(session, run, log)
+        _stop_at_failure(session, log)
         log.event(
             "end",
             step=session.step,
@@ -90,16 +96,46 @@ def _next_batch(session: Session, run: Path, stage: Stage, then: float | None) -
         raise
 
 
+def _save(session: Session, run: Path, log: Log) -> None:
+    """A checkpoint, unless the losses up to here say that there is nothing worth saving.
+
+    Where it cannot be written that is a failure too, at which all ranks stop.
+    """
+    log.flush()
+    if not log.failure:
+        try:
+            session.save(run)
+        except UserError as error:
+            log.failure = error
+
+
+def _stop_at_failure(session: Session, log: Log) -> None:
+    """UserError on all ranks, if rank 0 has found that the run cannot go on."""
+    failure = session.ranks.from_main(log.failure)
+    if not failure:
+        return
+    with suppress(OSError):  # the disk may be what has failed
+        log.event("end", step=session.step, spent=session.budget.spent, reason="failure")
+    raise failure
+
+
 def step_of(session: Session) -> Step:
     """The step of a run: what changes its weights."""
     return Step(
-        session.objective, session.optimizer, session.config.precision, replica=session.replica
+        session.objective,
+        session.optimizer,
+        session.config.precision,
+        replica=session.replica,
+        seed=session.config.seed,
+        steps=session.step,
     )
 
 
 def evaluate(session: Session, log: Log) -> None:
     """nn1 and knn20 of the encoder as it is, into the log. Training seconds do not count it."""
     log.flush()
+    if log.failure:
+        return
     started = time.perf_counter()
     options = evaluation_options(session.config, session.device)
     extracts = {"trained": encoder_features(session.objective.evaluated)}

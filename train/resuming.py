@@ -1,6 +1,8 @@
 """Going on with a run: what must be as it was, and what may change where an epoch begins anew."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, fields
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -19,8 +21,15 @@ from accelssl.train.history import read_history
 Changes = dict[str, tuple[Fact, Fact]]
 """name -> (stored in the checkpoint, found now)."""
 
-_FIXED = ("algo", "model", "head_hidden", "head_out", "weight_decay")
-_DRAWN_FROM = ("seed", "size", "min_area", "symmetric")
+# What may differ between the parts of a run: where it runs and what it leaves to read. The batch
+# may where an epoch begins anew, see stream_of.
+_FREE = frozenset(
+    {
+        *("data", "batch", "precision", "threads", "readers", "prefetch", "hw_load"),
+        *("preallocated_px", "eval_every", "keep_latest", "keep_at"),
+    }
+)
+_COMPUTED_BY = ("accelssl", "torch", "timm")
 _SHARDS = "shard set"
 _NAMES = {"world": "ranks", "draws": "version of the draws", "min_area": "smallest crop"}
 
@@ -54,14 +63,28 @@ class Restart:
 
 
 def fixed_of(config: TrainConfig) -> Facts:
-    """What the weights and the optimiser's state belong to."""
-    return {name: getattr(config, name) for name in _FIXED}
+    """What makes it this run: every field of its configuration that is not named free."""
+    told = json.loads(json.dumps(config.to_json()))  # plain types, as checkpoints may have them
+    return {f.name: _fact(told[f.name]) for f in fields(config) if f.name not in _FREE}
 
 
-def stream_of(config: TrainConfig, options: LoaderOptions) -> Facts:
-    """What decides, beside the shard set, which images and pixels are in batch k of an epoch."""
+def _fact(value: object) -> Fact:
+    return value if isinstance(value, Fact) else json.dumps(value)
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that compute a run."""
+    return {name: metadata.version(name) for name in _COMPUTED_BY}
+
+
+def changed_versions(state: Checkpoint) -> Changes:
+    """What is not as it was when the checkpoint was written, in the packages that go on with it."""
+    return _differences(dict(state.versions), dict(versions()))
+
+
+def stream_of(options: LoaderOptions) -> Facts:
+    """What decides, beside shard set and configuration, which pixels are in batch k of an epoch."""
     return {
-        **{name: getattr(config, name) for name in _DRAWN_FROM},
         "batch": options.batch * options.world,
         "world": options.world,
         "draws": STREAM_VERSION,

@@ -1,7 +1,7 @@
 """A run in memory: what a step needs, from the start or from a checkpoint."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -14,23 +14,27 @@ from accelssl.pipeline.loader import Loader, LoaderOptions
 from accelssl.pipeline.order import Position
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.pipeline.stream import STREAM_VERSION, decoder_versions
-from accelssl.train import checkpoint
+from accelssl.train import checkpoint, keeping
 from accelssl.train.budget import Budget
 from accelssl.train.checkpoint import Checkpoint
 from accelssl.train.config import TrainConfig
 from accelssl.train.distributed import ALONE, Ranks, replicate, this_job
 from accelssl.train.environment import environment
+from accelssl.train.lock import LOCK
 from accelssl.train.objective import build
-from accelssl.train.optim import adamw
+from accelssl.train.optim import AdamW, adamw
 from accelssl.train.resuming import (
+    Changes,
     Restart,
     changed_stream,
+    changed_versions,
     fixed_of,
     load_weights,
     refuse_a_lost_checkpoint,
     refuse_another_network,
     refuse_another_stream,
     stream_of,
+    versions,
 )
 
 CONFIG = "config.json"
@@ -43,7 +47,8 @@ class Session:
     """Everything that changes during a run, and the shard set it reads.
 
     replica is what a step runs: the objective, on several ranks in the wrapper that averages their
-    gradients. All else belongs to the objective itself.
+    gradients. All else belongs to the objective itself. kept_at is the progress up to which
+    checkpoints were kept; changed_versions: of packages, since the one that the run goes on from.
     """
 
     config: TrainConfig
@@ -52,16 +57,25 @@ class Session:
     loader: Loader
     objective: Objective
     replica: nn.Module
-    optimizer: torch.optim.AdamW
+    optimizer: AdamW
     budget: Budget
     step: int = 0
     images: int = 0
     elapsed_s: float = 0.0
     restart: Restart | None = None
     ranks: Ranks = ALONE
+    kept_at: float = -1.0
+    changed_versions: Changes = field(default_factory=dict)
+
+    @property
+    def shares_to_keep(self) -> list[float]:
+        """The shares of the budget that have been reached, and whose checkpoint is to be kept."""
+        return keeping.passed(self.config.keep_at, self.kept_at, self.budget.progress)
 
     def save(self, run: Path) -> None:
         """Write a checkpoint of this moment, on rank 0: the others hold the same."""
+        also_as = keeping.names(self.step, self.config.keep_latest, self.shares_to_keep)
+        self.kept_at = self.budget.progress
         if not self.ranks.is_main:
             return
         checkpoint.save(
@@ -76,9 +90,12 @@ class Session:
                 self.objective.state_dict(),
                 self.optimizer.state_dict(),
                 fixed_of(self.config),
-                stream_of(self.config, self.loader.options),
+                stream_of(self.loader.options),
+                versions(),
             ),
+            also_as,
         )
+        keeping.remove_old(run, self.config.keep_latest)
 
 
 def loader_options(
@@ -107,6 +124,15 @@ def run_views(config: TrainConfig) -> tuple[views.View, ...]:
     scale = config.min_area, 1.0
     if config.algo == "moco":
         return views.moco(config.size, scale, swaps_roles=not config.symmetric)
+    if config.algo == "dino":
+        return views.dino(
+            config.size,
+            scale,
+            n_local=config.n_local,
+            local_size=config.local_size,
+            local_scale=(config.local_min_area, config.local_max_area),
+            swaps_roles=config.mode == "paper",
+        )
     return views.simclr(config.size, scale)
 
 
@@ -114,7 +140,7 @@ def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = A
     """A new run in folder `run`, which must not hold one. Rank 0 writes its configuration there."""
     if not ranks.is_main:
         return _session(config, device, Position(), ranks)
-    if run.exists() and (not run.is_dir() or {file.name for file in run.iterdir()} - {"lock"}):
+    if run.exists() and (not run.is_dir() or {file.name for file in run.iterdir()} - {LOCK}):
         raise UserError(
             f"{run} already holds a run or other files.",
             "Continue it with --resume, or name another folder with --out.",
@@ -126,7 +152,9 @@ def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = A
         (run / JOB).write_text(this_job())
         (run / "environment.json").write_text(json.dumps(environment(device), indent=1))
     except OSError as error:
-        raise UserError(f"{run} cannot be written ({error}).", "Name another --out.") from error
+        raise UserError(
+            f"{run} cannot be written ({error.strerror}).", "Name another --out."
+        ) from error
     return session
 
 
@@ -150,7 +178,7 @@ def resume(
     refuse_another_network(run, state, config)
     restart = Restart(state.position) if restart_epoch else None
     session = _session(config, device, restart.start if restart else state.position, ranks)
-    stream = stream_of(config, session.loader.options)
+    stream = stream_of(session.loader.options)
     changes = changed_stream(state, stream, session.shards.digest)
     if restart:
         session.restart = replace(restart, changes=changes)
@@ -159,6 +187,8 @@ def resume(
     load_weights(run, state, session.objective, session.optimizer)
     session.step, session.images = state.step, state.images
     session.elapsed_s, session.budget.spent = state.elapsed_s, state.spent
+    session.kept_at = session.budget.progress
+    session.changed_versions = changed_versions(state)
     return session
 
 
@@ -176,7 +206,13 @@ def _session(
     loader = Loader(split, run_views(config), loader_options(config, device, ranks), position)
     objective = build(config).to(device)
     replica = replicate(objective, device)
-    optimizer = adamw(objective, config.weight_decay, decays_vectors=config.decays_vectors)
+    optimizer = adamw(
+        objective,
+        config.weight_decay,
+        decays_vectors=config.decays_vectors,
+        final_weight_decay=config.final_weight_decay,
+        clip=config.clip,
+    )
     budget = Budget(config.budget)
     return Session(
         config, device, shards, loader, objective, replica, optimizer, budget, ranks=ranks

@@ -1,18 +1,19 @@
 """One training step: forward, backward, AdamW. On a GPU compiled, and replayed as a CUDA graph."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from accelssl.model.gather import world_size
-from accelssl.model.heads import GlobalBatchNorm1d
+from accelssl.model.batch_norm import GlobalBatchNorm1d
+from accelssl.model.gather import gather_detached, rank, world_size
 from accelssl.model.objective import Objective
 from accelssl.pipeline.loader import Batch, Tokens
-from accelssl.train.distributed import EAGER_STEPS, mean_over_ranks
-from accelssl.train.optim import set_learning_rate
+from accelssl.train.distributed import EAGER_STEPS
+from accelssl.train.optim import AdamW
 from accelssl.train.streams import training_stream
 
 # Every stage of a schedule compiles the blocks anew, for its own number of tokens; torch gives up
@@ -23,23 +24,26 @@ _MOST_SHAPES = 64
 # fill memory with batches.
 _MOST_LAUNCHED = 2
 
-Shape = tuple[tuple[int, ...], ...]
-
 
 @dataclass(frozen=True)
 class _Captured:
-    """A step as a graph: it reads `views` and writes `loss`, always in the same places."""
+    """A step as a graph: it reads `views` and writes `losses_R`, always in the same places."""
 
+    course: Hashable
     graph: torch.cuda.CUDAGraph
     views: tuple[Tokens, ...]
-    loss: Tensor
+    losses_R: Tensor
 
 
 class Step:
-    """`step(batch, rate, progress)` trains on one batch; the loss stays on the device.
+    """`step(batch, rate, progress)` trains on one batch. It returns the mean loss of all R
+    ranks; theirs are `losses_R`. All of it stays on the device.
 
-    rate is the learning rate; progress (0 to 1) what the objective's own schedules follow. `spread`
-    is that of the last batch's features on this rank (see Objective), on the device too.
+    rate is the learning rate; progress (0 to 1) what the objective's own schedules follow. `noted`
+    is what the objective noted of the last batch on this rank, scalars on the device too. What a
+    step draws (stochastic depth), it draws from torch's global generator, which is seeded before
+    each from `seed`, its number (`steps` went before the first) and the rank: a resumed run draws
+    what it would have drawn.
 
     With is_compiled (default: on a GPU) the encoders' blocks are compiled, which fuses what stands
     between the matrix products, and from the second batch of each shape on the whole step is one
@@ -49,26 +53,29 @@ class Step:
 
     `replica` is what runs in the objective's place on several ranks. A graph runs on a stream of
     its own before any of lower priority, such as the loader's. It keeps the memory of a whole step,
-    so there is only one: of the shape that came last.
+    so there is only one: of the shape, and the objective's phase, that came last.
     """
 
     def __init__(
         self,
         objective: Objective,
-        optimizer: torch.optim.Optimizer,
+        optimizer: AdamW,
         precision: str,
         *,
         replica: nn.Module | None = None,
         is_compiled: bool | None = None,
+        seed: int = 0,
+        steps: int = 0,
     ) -> None:
         self._module, self._optimizer = replica or objective, optimizer
         self._objective = objective
-        self.spread = objective.spread.clone()
+        self._seed, self._steps = seed, steps
+        self.noted = _cloned(objective.noted)
         self._bf16 = precision == "bf16"
         self._device = next(objective.parameters()).device
         on_gpu = self._device.type == "cuda"
         self._captured: _Captured | None = None
-        self._warm: set[Shape] = set()
+        self._warm: set[Hashable] = set()
         self._plain_steps = EAGER_STEPS if world_size() > 1 else 0
         self._stream: torch.cuda.Stream | None = None
         self._launched: deque[torch.cuda.Event] = deque()
@@ -82,6 +89,11 @@ class Step:
             self._stream = training_stream(self._device)
 
     @property
+    def spread(self) -> Tensor:
+        """That of the last batch's features on this rank."""
+        return self.noted["spread"]
+
+    @property
     def is_idle(self) -> bool:
         """Whether the GPU has done all that was launched. Never on a CPU, which waits for it."""
         if not self._launched:
@@ -92,45 +104,56 @@ class Step:
     def __call__(self, batch: Batch, rate: float, progress: float = 0.0) -> Tensor:
         if self._stream is None:
             self._prepare(rate, progress)
-            loss = self._run(batch.views)
-            self.spread = self._objective.spread.clone()
-            return loss
+            self.losses_R = self._run(batch.views)
+            self.noted = _cloned(self._objective.noted)
+            return self.losses_R.mean()
         if len(self._launched) == _MOST_LAUNCHED:
             self._launched.popleft().synchronize()
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             self._prepare(rate, progress)
-            loss = self._replay(batch.views)
-            self.spread = self._objective.spread.clone()
+            self.losses_R = self._replay(batch.views)
+            loss = self.losses_R.mean()
+            self.noted = _cloned(self._objective.noted)
             self._launched.append(self._stream.record_event())
         for view in batch.views:
             view.values_NLV.record_stream(self._stream)
             view.keep_idx_NL.record_stream(self._stream)
-        for scalar in (loss, self.spread):
+        for scalar in (loss, self.losses_R, *self.noted.values()):
             scalar.record_stream(current)
         current.wait_stream(self._stream)
         return loss
 
     def _prepare(self, rate: float, progress: float) -> None:
         """Fill what the step reads, also when it is a graph: on the stream that it runs on."""
-        set_learning_rate(self._optimizer, rate)
+        self._optimizer.prepare(rate, progress)
         self._objective.set_progress(progress)
+        self._seed_generator()
+        self._steps += 1
+
+    def _seed_generator(self) -> None:
+        """A graph takes the seed of the moment at which it is replayed."""
+        words = np.random.SeedSequence((self._seed, self._steps, rank())).generate_state(1)
+        generator = torch.default_generator
+        if self._device.type == "cuda":
+            generator = torch.cuda.default_generators[self._device.index or 0]
+        generator.manual_seed(int(words[0]))
 
     def _replay(self, views: Sequence[Tokens]) -> Tensor:
-        shape = _shape(views)
-        if self._captured and _shape(self._captured.views) != shape:
+        course = self._objective.phase, _shape(views)
+        if self._captured and self._captured.course != course:
             self._release(self._captured)
-        if shape not in self._warm or self._plain_steps > 0:
-            self._warm.add(shape)
+        if course not in self._warm or self._plain_steps > 0:
+            self._warm.add(course)
             self._plain_steps -= 1
             return self._run(views)
-        captured = self._captured = self._captured or self._capture(views)
+        captured = self._captured = self._captured or self._capture(course, views)
         for static, view in zip(captured.views, views, strict=True):
             static.values_NLV.copy_(view.values_NLV)
             static.keep_idx_NL.copy_(view.keep_idx_NL)
         captured.graph.replay()
-        return captured.loss.clone()
+        return captured.losses_R.clone()
 
     def _release(self, captured: _Captured) -> None:
         self._optimizer.zero_grad(set_to_none=True)  # they lie in the graph's memory
@@ -138,7 +161,7 @@ class Step:
         captured.graph.reset()
         self._captured = None
 
-    def _capture(self, views: Sequence[Tokens]) -> _Captured:
+    def _capture(self, course: Hashable, views: Sequence[Tokens]) -> _Captured:
         static = tuple(
             replace(
                 view,
@@ -151,17 +174,23 @@ class Step:
         graph = torch.cuda.CUDAGraph()
         # Other threads decode and prepare batches on this device meanwhile.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            loss = self._run(static)
-        return _Captured(graph, static, loss)
+            losses_R = self._run(static)
+        return _Captured(course, graph, static, losses_R)
 
     def _run(self, views: Sequence[Tokens]) -> Tensor:
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             loss: Tensor = self._module(*views)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
+        self._objective.after_backward()
         self._optimizer.step()
-        return mean_over_ranks(loss.detach())
+        self._objective.after_step()
+        return gather_detached(loss.detach().view(1))
 
 
-def _shape(views: Sequence[Tokens]) -> Shape:
+def _shape(views: Sequence[Tokens]) -> Hashable:
     return tuple((*view.values_NLV.shape, view.p, view.grid) for view in views)
+
+
+def _cloned(noted: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: scalar.clone() for name, scalar in noted.items()}

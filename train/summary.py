@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from accelssl.train import page
+from accelssl.train.evaluate.results import Result
 from accelssl.train.formats import ABSENT, duration, percent, quantity, times
 from accelssl.train.history import History, finite
 from accelssl.train.stage_costs import (
@@ -16,6 +17,7 @@ from accelssl.train.stage_costs import (
 )
 
 ALGORITHMS = {"simclr": "SimCLR", "moco": "MoCo v3", "dino": "DINO"}
+CLASSIFIERS = {"linear": "linear probe", "finetune": "fine-tuned"}
 ACCURACIES = (("nn1", "nearest neighbour (nn1)"), ("knn20", "20 nearest neighbours (knn20)"))
 
 
@@ -105,10 +107,39 @@ def key_figures(history: History, stages: tuple[StageRun, ...], plain: Uncompres
         for name, values in found.items()
         if any(value is not None for value in values.values())
     ]
+    wide += _classifier_tiles(history)
     accuracies = page.tiles(wide or [page.tile("accuracy", "not evaluated")], "wide")
     if not stages:
         return accuracies
     return accuracies + page.tiles(_progress_tiles(history, whole_run(stages), plain))
+
+
+def _classifier_tiles(history: History) -> list[str]:
+    """Top-1 accuracies of linear probes and fine-tuning on the run's own set."""
+    return [
+        page.accuracy_tile(_classifier_title(found, history), _top1(found))
+        for found in history.results
+        if found.get("protocol") in CLASSIFIERS and found.get("own")
+    ]
+
+
+def _classifier_title(found: Result, history: History) -> str:
+    details = [str(found.get("preset", "own settings"))]
+    if "crops" in found:
+        details.append(f"{found['crops']} crops")
+    if found.get("resets_last_norm"):
+        details.append("last norm reset")
+    step, steps = finite(found.get("step")), history.steps
+    if step is not None and len(steps) and step != steps.step[-1]:
+        details.append(f"at step {step:,.0f}")
+    return f"{CLASSIFIERS[found['protocol']]} ({', '.join(details)}), top-1"
+
+
+def _top1(found: Result) -> dict[str, float | None]:
+    # A fine-tuned network stands by itself.
+    scores = found if "trained" in found else {"trained": found}
+    names = [who for who in ("trained", "untrained") if isinstance(scores.get(who), dict)]
+    return {who: finite(scores[who].get("top1")) for who in names}
 
 
 def _progress_tiles(history: History, whole: StageRun, plain: Uncompressed) -> list[str]:
@@ -152,6 +183,16 @@ def evaluation_note(history: History) -> str:
         "their features, is of the same class; knn20 lets the 20 nearest vote, the nearer with "
         "more weight. Features come from uncompressed pictures (p16, drop 0), from the network "
         f"as trained, from the same network before training, and from the raw pixels.{sizes}"
+        f"{_classifier_note(history)}"
+    )
+
+
+def _classifier_note(history: History) -> str:
+    if not any(found.get("protocol") == "linear" for found in history.results):
+        return ""
+    return (
+        " A linear probe is a classifier on frozen features; where several learning rates were "
+        "tried, the best on these pictures is shown, which is a little optimistic."
     )
 
 

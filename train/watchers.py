@@ -1,5 +1,6 @@
 """Who looks on while a run logs: a progress bar on the terminal, TensorBoard."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from accelssl.train.budget import format_units
+from accelssl.train.config import TrainConfig
 from accelssl.train.log import Watcher
 
 PLAIN_LINE_S = 30.0
@@ -17,6 +19,14 @@ COLLAPSED = 0.03
 """A spread of features (see Objective) below which a run has failed: ten times what bfloat16's
 rounding alone makes of one image, where an untrained network has 0.7. Two images then have a cosine
 above 0.999 on average."""
+EXTREME_ENTROPY = 0.01
+LONG = 0.05
+"""DINO's keys have collapsed when, for this share of the budget, the entropy of their prototypes
+was within EXTREME_ENTROPY of the most there can be, or of nothing, in parts of the most."""
+
+
+# What says where in the run a line is: no curve of it is worth looking at.
+_WHERE = frozenset(("step", "epoch", "images", "progress", "elapsed_s"))
 
 
 class Terminal(Console):
@@ -41,14 +51,9 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total, stage="", loss="", rates="")
         printed_at = [time.perf_counter()]
-        has_told = False
 
         def watch(line: dict[str, Any]) -> None:
-            nonlocal has_told
             if line["kind"] == "step":
-                if line["spread"] < COLLAPSED and not has_told:
-                    has_told = True
-                    console.print(_collapsed(line))
                 shown: dict[str, Any] = {
                     "stage": f"p{line['p']} d{line['drop']:g}",
                     "loss": f"{line['loss']:.3f}",
@@ -70,12 +75,62 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
         yield watch
 
 
-def _collapsed(line: dict[str, Any]) -> str:
-    return (
-        f"Step {line['step']}: all images have nearly the same features (spread "
-        f"{line['spread']:.3f}, below {COLLAPSED:g}): the run has collapsed. Start another with a "
-        "lower --lr or a longer --warmup."
-    )
+class LastStep:
+    """Remembers the last loss; as text, what there is to say of it."""
+
+    def __init__(self) -> None:
+        self._line: dict[str, Any] = {}
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        if line["kind"] == "step":
+            self._line = line
+
+    def __str__(self) -> str:
+        return f", loss {self._line['loss']:.3f}" if self._line else ""
+
+
+class CollapseNotice:
+    """Tells once that a run has collapsed: its features are all the same, or its prototypes are."""
+
+    def __init__(self, config: TrainConfig, console: Console) -> None:
+        self._console, self._has_told = console, False
+        self._most = math.log(config.prototypes)
+        self._extreme_since: tuple[str, float] | None = None
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        if line["kind"] != "step" or self._has_told:
+            return
+        if finding := self._finding(line):
+            self._has_told = True
+            self._console.print(
+                f"Step {line['step']}: {finding}: the run has collapsed. Start another with a "
+                "lower --lr or a longer --warmup."
+            )
+
+    def _finding(self, line: dict[str, Any]) -> str | None:
+        if line["spread"] < COLLAPSED:
+            return (
+                f"all images have nearly the same features (spread {line['spread']:.3f}, below "
+                f"{COLLAPSED:g})"
+            )
+        extreme = self._extreme(line.get("teacher_entropy"))
+        if extreme is None:
+            self._extreme_since = None
+        elif self._extreme_since is None or self._extreme_since[0] != extreme:
+            self._extreme_since = extreme, line["progress"]
+        elif line["progress"] - self._extreme_since[1] >= LONG:
+            return f"{extreme} (entropy {line['teacher_entropy']:.2f} of {self._most:.2f})"
+        return None
+
+    def _extreme(self, entropy: float | None) -> str | None:
+        """Which of both ways of collapsing this is, if either."""
+        if entropy is None:
+            return None
+        if entropy > (1 - EXTREME_ENTROPY) * self._most:
+            return "all prototypes are equally near to every image"
+        if entropy < EXTREME_ENTROPY * self._most:
+            return "each image has one prototype and no other"
+        return None
 
 
 def _loader_limits(line: dict[str, Any]) -> str:
@@ -104,18 +159,9 @@ def tensorboard(run: Path) -> Watcher | None:
 
     def watch(line: dict[str, Any]) -> None:
         if line["kind"] in ("step", "eval"):
-            for name in (
-                "loss",
-                "spread",
-                "lr",
-                "spent",
-                "images_per_s",
-                "units_per_s",
-                "nn1",
-                "knn20",
-            ):
-                if name in line:
-                    writer.add_scalar(name, line[name], line["step"])
+            for name, value in line.items():
+                if isinstance(value, int | float) and name not in _WHERE:
+                    writer.add_scalar(name, value, line["step"])
         else:
             writer.flush()
 

@@ -48,7 +48,8 @@ def _data_path(context: Context, device: torch.device) -> Finding:
     split = open_shards(shown if shown.exists() else write_shown_set(context.scratch))
     split_of_all = split.split("train")
     options = LoaderOptions(batch=SHOWN, seed=0, device=device)
-    batches = [tokens for tokens, _ in evaluation_batches(split_of_all, options)]
+    # With the crops of training: on a GPU they are a kernel's of our own.
+    batches = [tokens for tokens, _ in evaluation_batches(split_of_all, options, is_cubic=False)]
     pictures = torch.cat([_levels(tokens.values_NLV) for tokens in batches])
     if len(pictures) != len(split_of_all):
         what = f"{len(pictures)} of {len(split_of_all)} pictures came"

@@ -8,8 +8,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from accelssl import machine_commands, shard_commands
+from accelssl import evaluate_command, machine_commands, run_commands, shard_commands
 from accelssl.errors import UserError
+from accelssl.grouped_help import GOING_ON, MACHINE, ONE_METHOD, TRAINING, GroupedHelp
 
 app = typer.Typer(
     help="Self-supervised pretraining of Vision Transformers at a quarter of the cost.",
@@ -86,15 +87,20 @@ def _set_defaults_of_the_environment() -> None:
 
 
 @app.command(
+    cls=GroupedHelp,
     epilog="Example: accelssl train --algo simclr --data shards --out run --budget 0.2M "
-    "--model vit_small_patch16_224 --patch 30 --drop 0.5"
+    "--model vit_small_patch16_224 --patch 30 --drop 0.5",
 )
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     data: Annotated[
         str | None, typer.Option(help="Folder of the shard set, or s3://bucket/prefix.")
     ] = None,
-    algo: Annotated[str | None, typer.Option(help="Method: simclr or moco [simclr].")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="A whole run to begin with: accelssl recipes lists them."),
+    ] = None,
+    algo: Annotated[str | None, typer.Option(help="Method: simclr, moco or dino [simclr].")] = None,
     budget: Annotated[
         str | None,
         typer.Option(help="Compute to spend in units (forward passes at 224 px), e.g. 0.2M."),
@@ -110,48 +116,152 @@ def train(
     small: Annotated[
         bool, typer.Option("--small", help="Settings for thousands, not millions, of images.")
     ] = False,
-    size: Annotated[int | None, typer.Option(help="Side of the crops in pixels [240].")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images in a step [512].")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate for 256 images.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="AdamW's weight decay.")] = None,
-    warmup: Annotated[float | None, typer.Option(help="Share of the budget.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Of the loss.")] = None,
-    min_area: Annotated[float | None, typer.Option(help="Smallest crop's share of area.")] = None,
-    head_hidden: Annotated[int | None, typer.Option(help="Width of the head.")] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(help="Side of the crops in pixels [240].", rich_help_panel=TRAINING),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Images in a step [512].", rich_help_panel=TRAINING)
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Learning rate for 256 images [simclr 2e-4, moco 1.5e-4, dino 7.5e-4].",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    weight_decay: Annotated[
+        float | None,
+        typer.Option(
+            help="AdamW's weight decay [0.1; dino 0.04, rising to 0.4].", rich_help_panel=TRAINING
+        ),
+    ] = None,
+    warmup: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the budget the rate rises over [simclr 0.1, moco 0.133, dino 0.025].",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Of the loss [0.1, moco 0.2].", rich_help_panel=TRAINING)
+    ] = None,
+    min_area: Annotated[
+        float | None,
+        typer.Option(
+            help="Smallest crop's share of the image [0.08, dino 0.25].", rich_help_panel=TRAINING
+        ),
+    ] = None,
+    head_hidden: Annotated[
+        int | None,
+        typer.Option(help="Width of the head [4096, dino 2048].", rich_help_panel=TRAINING),
+    ] = None,
     momentum: Annotated[
-        float | None, typer.Option(help="moco: of the key encoder at the start [0.99].")
+        float | None,
+        typer.Option(
+            help="Of the key encoder at the start [moco 0.99, dino 0.996].",
+            rich_help_panel=ONE_METHOD,
+        ),
     ] = None,
     symmetric: Annotated[
         bool | None,
-        typer.Option("--symmetric", help="moco: both views are query and key, at twice the cost."),
+        typer.Option(
+            "--symmetric",
+            help="moco: both views are query and key, at twice the cost.",
+            rich_help_panel=ONE_METHOD,
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, crops and order [0].")] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="dino: paper, one large crop is query and one key, or official, both are both "
+            "[paper].",
+            rich_help_panel=ONE_METHOD,
+        ),
+    ] = None,
+    local_crops: Annotated[
+        int | None,
+        typer.Option(
+            help="dino: small crops of an image [paper 6, official 10].", rich_help_panel=ONE_METHOD
+        ),
+    ] = None,
+    prototypes: Annotated[
+        int | None,
+        typer.Option(help="dino: width of the output [65536].", rich_help_panel=ONE_METHOD),
+    ] = None,
+    teacher_temp: Annotated[
+        float | None,
+        typer.Option(
+            help="dino: of the key's softmax after its warm-up [0.07].", rich_help_panel=ONE_METHOD
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of weights, crops and order [0].", rich_help_panel=TRAINING)
+    ] = None,
     eval_every: Annotated[
-        float | None, typer.Option(help="Evaluate each time this share of the budget is spent.")
+        float | None,
+        typer.Option(
+            help="Evaluate each time this share of the budget is spent.", rich_help_panel=TRAINING
+        ),
     ] = None,
-    precision: Annotated[str, typer.Option(help="bf16, fp32 or auto: where it helps.")] = "auto",
-    threads: Annotated[int, typer.Option(help="Decoding threads; 0: all cores.")] = 0,
+    precision: Annotated[
+        str, typer.Option(help="bf16, fp32 or auto: where it helps.", rich_help_panel=MACHINE)
+    ] = "auto",
+    threads: Annotated[
+        int, typer.Option(help="Decoding threads; 0: all cores.", rich_help_panel=MACHINE)
+    ] = 0,
     readers: Annotated[
-        int | None, typer.Option(help="Processes that read files, 0: threads do [2 on a GPU].")
+        int | None,
+        typer.Option(
+            help="Processes that read files, 0: threads do [2 on a GPU].", rich_help_panel=MACHINE
+        ),
     ] = None,
-    prefetch: Annotated[int | None, typer.Option(help="Batches decoded ahead [2].")] = None,
+    prefetch: Annotated[
+        int | None, typer.Option(help="Batches decoded ahead [2].", rich_help_panel=MACHINE)
+    ] = None,
     hw_load: Annotated[
-        float | None, typer.Option(help="Share of images for a GPU's JPEG decoder [0.9].")
+        float | None,
+        typer.Option(
+            help="Share of images for a GPU's JPEG decoder [0.9].", rich_help_panel=MACHINE
+        ),
     ] = None,
     preallocate: Annotated[
-        int | None, typer.Option(help="Side in pixels of images to set GPU memory aside for [0].")
+        int | None,
+        typer.Option(
+            help="Side in pixels of images to set GPU memory aside for [0].",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            help="Latest checkpoints to keep, as checkpoint-STEP.pt [0].", rich_help_panel=GOING_ON
+        ),
+    ] = None,
+    keep_at: Annotated[
+        str | None,
+        typer.Option(
+            help="Shares of the budget to keep a checkpoint at, as in 0,.25,.5,.75,1.",
+            rich_help_panel=GOING_ON,
+        ),
     ] = None,
     device: Device = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out.", rich_help_panel=GOING_ON)
+    ] = False,
     restart_epoch: Annotated[
         bool,
         typer.Option(
             "--restart-epoch",
             help="With --resume: go on with the next whole epoch, on other ranks or data, too.",
+            rich_help_panel=GOING_ON,
         ),
     ] = False,
     baseline: Annotated[
-        bool, typer.Option(help="Time uncompressed steps at the end, for the speed-up.")
+        bool,
+        typer.Option(
+            help="Time uncompressed steps at the end, for the speed-up.", rich_help_panel=MACHINE
+        ),
     ] = True,
 ) -> None:
     """Pretrain a Vision Transformer on a shard set until the budget is spent."""
@@ -169,6 +279,10 @@ def train(
         "head_hidden": head_hidden,
         "momentum": momentum,
         "symmetric": symmetric,
+        "mode": mode,
+        "n_local": local_crops,
+        "prototypes": prototypes,
+        "teacher_temp": teacher_temp,
         "seed": seed,
         "eval_every": eval_every,
     }
@@ -190,27 +304,19 @@ def train(
                 "hw_load": hw_load,
                 "preallocated_px": preallocate,
             },
+            keep,
+            keep_at,
         ),
         resume=resume,
         baseline=baseline,
         restart_epoch=restart_epoch,
+        recipe=recipe,
     )
     if stopped_by:
         _stop(f"Stopped; continue with: accelssl train --out {out} --resume", 128 + stopped_by)
 
 
-@app.command(epilog="Example: accelssl evaluate run --data shards --protocol nn")
-def evaluate(
-    run: Run,
-    data: Annotated[str | None, typer.Option(help="Shard set [the run's own].")] = None,
-    protocol: Annotated[str, typer.Option(help="nn: nn1 and knn20.")] = "nn",
-    device: Device = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
-) -> None:
-    """Nearest-neighbour accuracy of a run, beside its untrained network and raw pixels."""
-    from accelssl.train.command import evaluate_command
-
-    print(evaluate_command(run, data, protocol, device, as_json))
+evaluate_command.add_to(app)
 
 
 @app.command(epilog="Example: accelssl report run")
@@ -242,4 +348,5 @@ def _stop(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+run_commands.add_to(app)
 machine_commands.add_to(app)

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from accelssl.model.batch_norm import GlobalBatchNorm1d
 from accelssl.model.gather import gather
-from accelssl.model.heads import GlobalBatchNorm1d
 from accelssl.model.simclr import nt_xent
 
 RANKS, ROWS, WIDTH = 2, 5, 7

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from accelssl.model.heads import GlobalBatchNorm1d
+from accelssl.model.batch_norm import GlobalBatchNorm1d
 from accelssl.model.key import MovingAverage, momentum_at
 
 

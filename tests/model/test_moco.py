@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from accelssl.model.heads import GlobalBatchNorm1d, moco_head
+from accelssl.model.batch_norm import GlobalBatchNorm1d
+from accelssl.model.heads import moco_head
 from accelssl.model.moco import MoCo, contrast
 
 TINY = "vit_tiny_patch16_224"

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from accelssl.model.dino import DINO
 from accelssl.model.moco import MoCo
 from accelssl.model.objective import Objective, spread_of
 from accelssl.model.simclr import SimCLR
@@ -41,18 +42,20 @@ def test_one_minus_its_square_is_the_mean_cosine_of_two_images() -> None:
     assert 1 - float(spread_of(features)) ** 2 == pytest.approx(cosine, rel=1e-5)
 
 
-@pytest.mark.parametrize("method", [SimCLR, MoCo])
-def test_an_objective_notes_the_spread_of_what_is_evaluated(method: type[Objective]) -> None:
+@pytest.mark.parametrize("method", [SimCLR, MoCo, DINO])
+def test_an_objective_notes_the_spread_of_its_querys_features(method: type[Objective]) -> None:
     torch.manual_seed(0)
-    objective = method(TINY, head_hidden=16, head_out=8)  # type: ignore[call-arg]
+    extra = {"prototypes": 12, "drop_path": 0.0} if method is DINO else {}
+    objective = method(TINY, head_hidden=16, head_out=8, **extra)  # type: ignore[call-arg]
     views = [view(torch.randn(4, 6, 768)) for _ in range(2)]
     objective(*views)
     seen = views if method is SimCLR else views[:1]
-    features = [objective.evaluated(v.values_NLV, v.keep_idx_NL, v.p, v.grid) for v in seen]
+    features = [objective.encoders()[0](v.values_NLV, v.keep_idx_NL, v.p, v.grid) for v in seen]
     expected = by_loops(torch.cat(features).detach())
     assert float(objective.spread) == pytest.approx(expected, rel=1e-4)
     assert 0.01 < expected < 0.99 and not objective.spread.requires_grad
-    assert "spread" not in objective.state_dict()
+    assert objective.noted["spread"] is objective.spread
+    assert not set(objective.noted) & set(objective.state_dict())
     same = view(torch.randn(1, 6, 768).expand(4, -1, -1))
     objective(same, same)
     assert float(objective.spread) < 1e-3

@@ -1,8 +1,9 @@
 import pytest
 import torch
 from timm.layers import build_sincos2d_pos_embed
+from torch.nn.functional import interpolate
 
-from accelssl.model.positions import positions
+from accelssl.model.positions import positions, resampled
 
 
 def test_at_16_pixels_positions_are_timms_table_of_integers() -> None:
@@ -36,3 +37,21 @@ def test_a_large_patch_has_the_place_of_its_centre_not_of_its_number(p: int) -> 
 def test_a_width_without_four_parts_is_refused() -> None:
     with pytest.raises(ValueError, match="30"):
         positions(14, 16, 30)
+
+
+@pytest.mark.parametrize("grid", [15, 12, 8, 6, 5, 14])
+def test_a_learned_table_is_stretched_over_the_crop_as_torch_stretches_pictures(grid: int) -> None:
+    table = torch.randn(196, 4, dtype=torch.float64)
+    expected = interpolate(table.T.view(1, 4, 14, 14), size=(grid, grid), mode="bicubic")
+    ours = resampled(table, grid)
+    torch.testing.assert_close(ours, expected[0].flatten(1).T, rtol=1e-9, atol=1e-9)
+
+
+def test_a_learned_table_of_the_same_grid_is_itself_to_the_bit_and_learns() -> None:
+    table = torch.randn(196, 4, requires_grad=True)
+    assert resampled(table, 14) is table
+    with torch.autocast("cpu", torch.bfloat16):
+        read = resampled(table, 7)
+    assert read.dtype == torch.float32
+    read.sum().backward()  # type: ignore[no-untyped-call]
+    assert table.grad is not None and table.grad.abs().min() > 0

@@ -28,6 +28,41 @@ def test_uncompressed_it_is_timms_own_forward(name: str) -> None:
         torch.testing.assert_close(encoder(*tokens(images)), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", [TINY, "deit3_small_patch16_224"])
+def test_with_learned_positions_too_it_is_timms_own_forward(name: str) -> None:
+    encoder = Encoder(name, False, learns_positions=True).eval()
+    table = encoder.vit.get_parameter("pos_embed")
+    assert table.requires_grad and float(table.detach().std()) == pytest.approx(0.02, rel=0.03)
+    images = torch.randn(2, 3, 224, 224)
+    with torch.no_grad():
+        expected = encoder.vit.forward_features(images)[:, 0]
+        torch.testing.assert_close(encoder(*tokens(images)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_learned_positions_are_those_of_the_kept_patches() -> None:
+    encoder = Encoder(TINY, learns_positions=True).eval()
+    values, kept = torch.randn(2, 3, 768), torch.tensor([3, 17, 60]).expand(2, 3)
+    with torch.no_grad():
+        few, elsewhere = encoder(values, kept, 30, 8), encoder(values, kept - 1, 30, 8)
+        encoder.vit.get_parameter("pos_embed")[0, 1:].zero_()
+        nowhere = encoder(values, kept, 30, 8)
+    assert not torch.allclose(few, elsewhere, atol=1e-4)
+    assert not torch.allclose(few, nowhere, atol=1e-4)
+
+
+def test_stochastic_depth_rises_to_its_rate_and_can_be_left_out() -> None:
+    encoder = Encoder(TINY, drop_path=0.22)
+    for branch in ("drop_path1", "drop_path2"):
+        names = [f"blocks.{i}.{branch}.kept" for i in range(12)]
+        rates = [1 - float(encoder.vit.get_buffer(name)) for name in names]
+        assert rates == pytest.approx([0.02 * i for i in range(12)], abs=1e-6)
+    assert encoder.vit.state_dict().keys() == Encoder(TINY).vit.state_dict().keys()
+    seen = torch.randn(8, 3, 768), torch.tensor([1, 2, 3]).expand(8, 3), 48, 5
+    assert not torch.equal(encoder(*seen), encoder(*seen))
+    encoder.leave_out_drop_path()
+    assert torch.equal(encoder(*seen), encoder(*seen))
+
+
 def test_its_state_dict_loads_into_a_plain_timm_model() -> None:
     encoder = Encoder(TINY).eval()
     plain: Any = timm.create_model(TINY, num_classes=0).eval()

@@ -134,3 +134,16 @@ def test_swapping_roles_leaves_every_other_draw_as_it_was() -> None:
 def test_no_augmentation_is_no_jitter_and_every_flag_off() -> None:
     assert (identity(2)[:, Column.ORDER] == -1).all()
     assert (identity(2)[:, Column.ORDER + 1 :] == 0).all()
+
+
+def test_dinos_large_crops_are_mocos_and_its_small_ones_are_small_and_half_blurred() -> None:
+    for swaps in (False, True):
+        found = views.dino(240, n_local=3, swaps_roles=swaps)
+        assert found[:2] == views.moco(240, (0.25, 1.0), swaps_roles=swaps)
+        assert [(view.size, view.scale) for view in found[2:]] == [(96, (0.05, 0.25))] * 3
+    small = [augmentation(view, 2 + i, 0, 0, SAMPLES) for i, view in enumerate(found[2:])]
+    for params in small:
+        assert abs((params[:, Column.SIGMA] > 0).mean() - 0.5) < 0.02
+        assert not params[:, Column.SOLARIZE].any()
+    assert not np.array_equal(small[0], small[1])
+    assert len({view.name for view in found}) == 5

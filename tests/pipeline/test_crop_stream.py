@@ -8,7 +8,8 @@ import torch
 
 from accelssl.pipeline import views
 from accelssl.pipeline.crop_stream import KernelCrops, crop_stream
-from accelssl.pipeline.dali import CropStream, DecoderStream, Decoding
+from accelssl.pipeline.dali import CropStream, DecoderStream
+from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.order import sequential_plans
 from accelssl.pipeline.shards import ShardSet, Split

@@ -17,7 +17,8 @@ from PIL import Image, ImageOps
 
 from accelssl.pipeline import views
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.pipeline.dali import CropStream, Decoding
+from accelssl.pipeline.dali import CropStream
+from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import EncodedBatches
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.loader import Loader, LoaderOptions

@@ -13,6 +13,7 @@ from accelssl.pipeline.compress.drops import kept_patches
 from accelssl.pipeline.compress.op import augment_patchify
 from accelssl.pipeline.loader import Loader, LoaderOptions
 from accelssl.pipeline.shards import ShardSet
+from accelssl.pipeline.views import View
 
 pytestmark = pytest.mark.gpu
 CPU = LoaderOptions(batch=8, seed=3, device=torch.device("cpu"))
@@ -32,10 +33,23 @@ def test_the_op_gives_on_the_gpu_what_its_definition_gives_on_the_cpu(p: int) ->
     assert float(error.mean()) < 1e-4
 
 
-def test_a_gpu_loader_gives_the_cpu_loaders_tokens_but_for_its_decoder(shard_set: ShardSet) -> None:
-    train, compression = shard_set.split("train"), (Compression(30, 0.5),) * 2
-    on_cpu = Loader(train, views.simclr(240), CPU)
-    on_gpu = Loader(train, views.simclr(240), replace(CPU, device=torch.device("cuda")))
+HALF, WHOLE, SMALL = Compression(30, 0.5), Compression(30, 0.0), Compression(16, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "compression"),
+    [
+        (views.simclr(240), (HALF, HALF)),
+        (views.dino(240, n_local=3), (HALF, HALF, SMALL, SMALL, SMALL, WHOLE, WHOLE)),
+    ],
+    ids=["simclr", "dino"],
+)
+def test_a_gpu_loader_gives_the_cpu_loaders_tokens_but_for_its_decoder(
+    shard_set: ShardSet, seen: tuple[View, ...], compression: tuple[Compression, ...]
+) -> None:
+    train = shard_set.split("train")
+    on_cpu = Loader(train, seen, CPU)
+    on_gpu = Loader(train, seen, replace(CPU, device=torch.device("cuda")))
     for _ in range(12):
         a, b = on_cpu.next(compression), on_gpu.next(compression)
         assert (a.samples_N == b.samples_N).all()

@@ -14,7 +14,8 @@ from accelssl.pipeline import views
 from accelssl.pipeline.compress.augmentation import identity
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.compress.reference import augment
-from accelssl.pipeline.dali import CropStream, Decoding
+from accelssl.pipeline.dali import CropStream
+from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions, evaluation_batches
 from accelssl.pipeline.order import Position, sequential_plans

@@ -1,5 +1,8 @@
-"""A checkpoint that cannot be written."""
+"""A checkpoint that cannot be written, or should not be."""
 
+import signal
+import subprocess
+import sys
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -46,3 +49,98 @@ def test_the_checkpoint_before_it_is_left_and_said_to_be(
         checkpoint.save(tmp_path, state())
     assert "the previous checkpoint is intact" in raised.value.remedy
     assert checkpoint.load(tmp_path).digest == "digest"
+
+
+LOST = [float("nan"), float("inf"), -float("inf")]
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    ("where", "named"),
+    [
+        ("weight", "objective.w"),
+        ("buffer", "objective.running"),
+        ("moment", "optimizer.state.0.exp_avg"),
+    ],
+)
+def test_numbers_that_are_lost_are_not_saved_over_good_ones(
+    tmp_path: Path, where: str, named: str, device: str, lost: float
+) -> None:
+    checkpoint.save(tmp_path, state())
+    before = (tmp_path / checkpoint.NAME).read_bytes()
+    tensors = {
+        "weight": torch.full((70_000,), 3e38, device=device),  # large is not lost
+        "buffer": torch.zeros(3, device=device, dtype=torch.bfloat16),
+        "moment": torch.zeros((), device=device, dtype=torch.float64),
+    }
+    later = Checkpoint(
+        *(9, 1.0, 1.0, 1, Position(), "digest"),
+        {"w": tensors["weight"], "running": tensors["buffer"], "count": torch.tensor(3)},
+        {"state": {0: {"exp_avg": tensors["moment"]}}, "param_groups": [{"lr": torch.tensor(1.0)}]},
+    )
+    tensors[where].view(-1)[-1] = lost
+    with pytest.raises(UserError) as raised:
+        checkpoint.save(tmp_path, later)
+    assert raised.value.what == f"After step 9 not all of {named} is finite."
+    assert "--lr" in raised.value.remedy and "which is of step 1." in raised.value.remedy
+    assert (tmp_path / checkpoint.NAME).read_bytes() == before
+    tensors[where].view(-1)[-1] = 0
+    checkpoint.save(tmp_path, later)
+    assert checkpoint.load(tmp_path).step == 9
+
+
+def test_the_first_checkpoint_with_lost_numbers_leaves_none(tmp_path: Path) -> None:
+    lost = state()
+    lost.objective["w"][0] = float("nan")
+    with pytest.raises(UserError) as raised:
+        checkpoint.save(tmp_path, lost)
+    assert "--resume" not in raised.value.remedy and list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from accelssl.train import checkpoint
+
+run, place = Path(sys.argv[1]), sys.argv[2]
+later = checkpoint.load(run)
+later.step = 2
+later.objective["w"] = torch.ones(100_000)
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def die_half_way(state, file):
+    file.write(b"x" * 5000)
+    file.flush()
+    die()
+
+if place == "writing":
+    torch.save = die_half_way
+elif place == "written":
+    os.fsync = die
+elif place == "linking":
+    Path.hardlink_to = die
+elif place == "linked":
+    checkpoint._link = lambda file, name, link=checkpoint._link: (link(file, name), die())
+checkpoint.save(run, later, ["checkpoint-2.pt"])
+"""
+
+
+@pytest.mark.parametrize("place", ["writing", "written", "linking", "linked"])
+def test_killed_while_writing_the_checkpoint_before_can_be_loaded_and_the_next_written(
+    tmp_path: Path, place: str
+) -> None:
+    checkpoint.save(tmp_path, state(), ["checkpoint-1.pt"])
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), place])
+    assert killed.returncode == -signal.SIGKILL
+    found = checkpoint.load(tmp_path)
+    assert found.step == 1 and torch.equal(found.objective["w"], torch.zeros(3))
+    assert torch.load(tmp_path / "checkpoint-1.pt", weights_only=True)["step"] == 1
+    found.step = 3
+    checkpoint.save(tmp_path, found, ["checkpoint-2.pt"])
+    assert checkpoint.load(tmp_path).step == 3
+    assert torch.load(tmp_path / "checkpoint-2.pt", weights_only=True)["step"] == 3
+    assert not list(tmp_path.glob("*.part"))

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from accelssl.errors import UserError
+from accelssl.model.dino import DINO
+from accelssl.model.gather import gather_detached
 from accelssl.model.moco import MoCo
 from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
@@ -29,9 +31,9 @@ from accelssl.train.distributed import (
     Votes,
     device_of,
     joined,
-    mean_over_ranks,
     read_ranks,
     replicate,
+    this_job,
 )
 from accelssl.train.method import ALGORITHMS
 from accelssl.train.optim import adamw, set_learning_rate
@@ -39,6 +41,7 @@ from accelssl.train.streams import training_stream
 
 CPU = torch.device("cpu")
 RANKS, BATCH, STEPS = 2, 6, 3
+VIEWS = {"simclr": 2, "moco": 2, "dino": 5}
 SIGNALLED_AT = 4
 Results = dict[str, Any]
 
@@ -47,8 +50,13 @@ def objective(device: torch.device, algo: str = "simclr") -> Objective:
     """In float64: batch norm divides by how little the views differ at first, and AdamW by how
     small a gradient is, so that float32's rounding would be what is compared."""
     torch.manual_seed(0)
+    name = "vit_tiny_patch16_224"
+    sizes: dict[str, Any] = {"head_hidden": 32, "head_out": 16}
+    if algo == "dino":
+        dino = DINO(name, mode="official", prototypes=24, drop_path=0.0, **sizes)
+        return dino.to(device, torch.float64)
     method = MoCo if algo == "moco" else SimCLR
-    return method("vit_tiny_patch16_224", head_hidden=32, head_out=16).to(device, torch.float64)
+    return method(name, **sizes).to(device, torch.float64)
 
 
 def view(step: int, index: int, ranks: Ranks, device: torch.device) -> SimpleNamespace:
@@ -70,14 +78,16 @@ def steps(ranks: Ranks, device: torch.device = CPU, algo: str = "simclr") -> Res
     losses, gradients = [], {}
     for step in range(STEPS):
         trained.set_progress(step / STEPS)
-        loss = replica(view(step, 0, ranks, device), view(step, 1, ranks, device))
+        loss = replica(*(view(step, index, ranks, device) for index in range(VIEWS[algo])))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         if step == 0:
             named = trained.named_parameters()
             gradients = {name: p.grad.clone() for name, p in named if p.grad is not None}
+        trained.after_backward()
         optimizer.step()
-        losses.append(mean_over_ranks(loss))
+        trained.after_step()
+        losses.append(gather_detached(loss.view(1)).mean())
     return {
         "losses": torch.stack(losses),
         "gradients": gradients,
@@ -108,7 +118,7 @@ def captured_losses(ranks: Ranks, device: torch.device, eager: int) -> Tensor:
             loss = replica(*pair)
             loss.backward()
             optimizer.step()
-            return mean_over_ranks(loss)
+            return gather_detached(loss.view(1)).mean()
 
         losses = [step().clone() for _ in range(eager)]
         if eager < EAGER_STEPS + 3:
@@ -236,7 +246,7 @@ def test_weights_and_running_statistics_stay_the_same_on_all_ranks(
     first, second = (results["state"] for results in trained_ranks)
     assert list(first) == list(second) == list(single["state"])
     assert all(torch.equal(first[name], second[name]) for name in first)
-    norms = {"simclr": 3, "moco": 3 + 2 + 3}[algo]
+    norms = {"simclr": 3, "moco": 3 + 2 + 3, "dino": 0}[algo]
     assert len([name for name in first if "running" in name or "tracked" in name]) == 3 * norms
     for name, value in single["state"].items():
         torch.testing.assert_close(first[name], value, atol=1e-7, rtol=1e-7)
@@ -253,11 +263,11 @@ def test_what_rank_0_decides_holds_for_all(ranks: list[Results]) -> None:
     assert ALONE.from_main("fp32") == "fp32"
 
 
-def test_an_error_on_one_rank_names_it_and_ends_the_others(ended: Ended) -> None:
+def test_an_error_on_one_rank_is_told_on_all(ended: Ended) -> None:
     assert ended.codes == [1, 1]
     waiting, failed = ended.errors
     assert "UserError: Rank 1: Image 17 is cut off. Mend it." in failed
-    assert "UserError: Rank 0 lost the other ranks (" in waiting
+    assert "UserError: Rank 0 stopped because of rank 1: Image 17 is cut off. Mend" in waiting
 
 
 @pytest.mark.gpu
@@ -303,6 +313,16 @@ def test_an_environment_that_is_half_torchruns_is_refused(monkeypatch: pytest.Mo
     assert read_ranks() == Ranks(0, 3, 1, 2, restarts=5)
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert read_ranks() == ALONE
+
+
+def test_a_job_is_named_by_what_its_torchruns_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job7")
+    assert this_job() == "job7"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # none was given
+    alone = this_job()
+    assert str(os.getppid()) in alone.split()
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    assert this_job() == alone
 
 
 def test_each_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
 import json
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.train.config import TrainConfig
 from accelssl.train.log import Log
-from accelssl.train.watchers import COLLAPSED, progress_bar, tensorboard
+from accelssl.train.schedule import constant
+from accelssl.train.watchers import COLLAPSED, CollapseNotice, progress_bar, tensorboard
 
-SPREAD = torch.tensor(0.625)
+NOTED = {"spread": torch.tensor(0.625)}
+
+
+def losses(*values: float) -> torch.Tensor:
+    """Those of the ranks, in one step."""
+    return torch.tensor(values)
 
 
 def line(step: int) -> dict[str, Any]:
@@ -39,7 +48,7 @@ def test_every_step_is_a_line_with_its_loss_and_the_rate_since_the_last_flush(
     with Log(tmp_path) as log:
         log.start_clock(0.0, 0, 0.0)
         for step in (1, 2, 3):
-            log.step(line(step), torch.tensor(float(step)), SPREAD)
+            log.step(line(step), losses(float(step)), NOTED)
     lines = written(tmp_path)
     assert [entry["loss"] for entry in lines] == [1, 2, 3]
     assert {entry["spread"] for entry in lines} == {0.625}
@@ -49,7 +58,7 @@ def test_every_step_is_a_line_with_its_loss_and_the_rate_since_the_last_flush(
 
 def test_events_come_after_the_steps_before_them(tmp_path: Path) -> None:
     with Log(tmp_path) as log:
-        log.step(line(1), torch.tensor(1.0), SPREAD)
+        log.step(line(1), losses(1.0), NOTED)
         log.event("eval", step=1, nn1=50.0)
     assert [entry["kind"] for entry in written(tmp_path)] == ["step", "eval"]
 
@@ -57,61 +66,116 @@ def test_events_come_after_the_steps_before_them(tmp_path: Path) -> None:
 def test_a_line_cut_by_a_kill_does_not_swallow_the_next(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text('{"kind": "step", "st')
     with Log(tmp_path) as log:
-        log.step(line(1), torch.tensor(1.0), SPREAD)
+        log.step(line(1), losses(1.0), NOTED)
     last = (tmp_path / "log.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["step"] == 1
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_is_written_and_then_an_error(
-    tmp_path: Path, loss: float
+@pytest.mark.parametrize(
+    ("of_ranks", "where"),
+    [(1, ""), (2, " on rank 1 of 2"), (4, " on ranks 1, 3 of 4")],
+)
+def test_the_first_loss_that_is_not_finite_is_written_and_told(
+    tmp_path: Path, loss: float, of_ranks: int, where: str
 ) -> None:
-    with pytest.raises(UserError, match="step 2"), Log(tmp_path) as log:
-        log.step(line(1), torch.tensor(1.0), SPREAD)
-        log.step(line(2), torch.tensor(loss), SPREAD)
-    assert [entry["step"] for entry in written(tmp_path)] == [1, 2]
+    lost = [loss if rank % 2 else 1.0 for rank in range(of_ranks)] if of_ranks > 1 else [loss]
+    with Log(tmp_path) as log:
+        log.step(line(1), losses(*[1.0] * of_ranks), NOTED)
+        log.flush()
+        assert log.failure is None
+        log.step(line(2), losses(*lost), NOTED)
+        log.step(line(3), losses(*[loss] * of_ranks), NOTED)
+    assert [entry["step"] for entry in written(tmp_path)] == [1, 2, 3]
+    said = f"The loss of step 2 is {loss}{where} (p30 d0.5, learning rate 0.1)."
+    assert log.failure is not None and log.failure.what == said
 
 
-def test_tensorboard_gets_losses_and_accuracies(tmp_path: Path) -> None:
+def test_the_loss_of_a_step_is_the_mean_of_its_ranks(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        log.step(line(1), losses(1.0, 2.0, 6.0), NOTED)
+    assert written(tmp_path)[0]["loss"] == 3.0
+
+
+def test_all_that_was_noted_of_a_step_is_in_its_line(tmp_path: Path) -> None:
+    with Log(tmp_path) as log:
+        for step in (1, 2):
+            noted = {"spread": torch.tensor(step / 4), "teacher_entropy": torch.tensor(2.0 + step)}
+            log.step(line(step), losses(1.0, 1.0), noted)
+    assert [(entry["spread"], entry["teacher_entropy"]) for entry in written(tmp_path)] == [
+        (0.25, 3.0),
+        (0.5, 4.0),
+    ]
+
+
+def test_tensorboard_gets_all_curves(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     watch = tensorboard(tmp_path)
     assert watch is not None
     with Log(tmp_path, [watch]) as log:
-        log.step(line(1), torch.tensor(2.5), SPREAD)
+        log.step(line(1), losses(2.5), NOTED | {"kl": torch.tensor(0.25)})
         log.event("eval", step=1, nn1=40.0, knn20=50.0)
         log.event("end", step=1)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(s.step, s.value) for s in events.Scalars("loss")] == [(1, 2.5)]
     assert [s.value for s in events.Scalars("nn1")] == [40.0]
+    curves = {"loss", "spread", "kl", "lr", "p", "drop", "spent", "nn1", "knn20"}
+    assert set(events.Tags()["scalars"]) == curves | {"images_per_s", "units_per_s"}
 
 
 def test_the_progress_bar_shows_stage_loss_and_rates(tmp_path: Path) -> None:
     console = Console(record=True, force_terminal=True, width=120)
     with progress_bar(40.0, console) as bar, Log(tmp_path, [bar]) as log:
         log.start_clock(0.0, 0, 0.0)
-        log.step(line(5), torch.tensor(1.25), SPREAD)
+        log.step(line(5), losses(1.25), NOTED)
     shown = console.export_text()
     for part in ("p30 d0.5", "50%", "loss 1.250", "16 images/s", "8 units/s"):
         assert part in shown
 
 
-def test_a_collapse_is_told_once_with_its_step_and_spread(tmp_path: Path) -> None:
+def told(tmp_path: Path, noted: Sequence[dict[str, float]], steps: int = 1) -> list[str]:
+    """What is said of a DINO run with 64 prototypes; each of `noted` holds for so many steps, of
+    1% of the budget each."""
     console = Console(record=True, width=200)
-    with progress_bar(40.0, console) as bar, Log(tmp_path, [bar]) as log:
-        for step, spread in ((1, 0.7), (2, 0.0123), (3, 0.01)):
-            log.step(line(step), torch.tensor(1.0), torch.tensor(spread))
-    (told,) = [text for text in console.export_text().splitlines() if "collapsed" in text]
-    assert told.startswith("Step 2:") and "spread 0.012" in told and "--lr" in told
+    config = TrainConfig(
+        "dino", "vit_tiny_patch16_224", "shards", 1e6, constant(Compression(30, 0.5)), prototypes=64
+    )
+    with Log(tmp_path, [CollapseNotice(config, console)]) as log:
+        for step, values in enumerate((v for v in noted for _ in range(steps)), start=1):
+            scalars = {name: torch.tensor(value) for name, value in values.items()}
+            log.step(line(step) | {"progress": step / 100}, losses(1.0), scalars)
+    return console.export_text().splitlines()
+
+
+def test_a_collapse_is_told_once_with_its_step_and_spread(tmp_path: Path) -> None:
+    (said,) = told(tmp_path, [{"spread": spread} for spread in (0.7, 0.0123, 0.01)])
+    assert said.startswith("Step 2:") and "spread 0.012" in said and "--lr" in said
+    assert "collapsed" in said
 
 
 def test_an_untrained_network_is_not_told_to_have_collapsed(tmp_path: Path) -> None:
-    console = Console(record=True, width=200)
-    with progress_bar(40.0, console) as bar, Log(tmp_path, [bar]) as log:
-        log.step(line(1), torch.tensor(1.0), torch.tensor(COLLAPSED))
-    assert "collapsed" not in console.export_text()
+    assert told(tmp_path, [{"spread": COLLAPSED}]) == []
+
+
+@pytest.mark.parametrize(
+    ("entropy", "finding"),
+    [(0.995 * math.log(64), "equally near"), (0.005 * math.log(64), "one prototype and no other")],
+)
+def test_keys_that_have_long_been_all_alike_are_told_once(
+    tmp_path: Path, entropy: float, finding: str
+) -> None:
+    healthy, lost = ({"spread": 0.7, "teacher_entropy": e} for e in (2.0, entropy))
+    (said,) = told(tmp_path, [healthy, lost], steps=20)
+    assert said.startswith("Step 26:") and finding in said and f"{entropy:.2f} of 4.16" in said
+
+
+def test_keys_that_are_alike_for_a_while_or_nearly_are_not_told(tmp_path: Path) -> None:
+    most = math.log(64)
+    entropies = (most, 0.985 * most, 0.999 * most, 0.02 * most, 0.0, most)
+    assert told(tmp_path, [{"spread": 0.7, "teacher_entropy": e} for e in entropies], steps=5) == []
 
 
 def test_an_onlooker_that_fails_is_dropped_and_the_log_goes_on(tmp_path: Path) -> None:

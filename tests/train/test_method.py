@@ -1,4 +1,4 @@
-"""What MoCo-v3 and SimCLR do with a stage, and what that costs."""
+"""What each method does with a stage, and what that costs."""
 
 import pytest
 
@@ -41,3 +41,38 @@ def test_both_views_have_the_patch_side_and_mocos_query_alone_is_dropped_from() 
     assert compressions("simclr", half) == (half, half)
     assert compressions("moco", half) == (half, whole)
     assert compressions("moco", half, symmetric=True) == (half, half, whole, whole)
+
+
+def test_dino_costs_what_the_papers_formula_gives() -> None:
+    whole, half = Compression(16, 0.0), Compression(30, 0.5)
+    text = Convention.TEXT197
+    # The paper's run of 2846M units: 7.381 an image, six small crops, uncompressed at 224 px.
+    assert sample_cost("dino", whole, 224, text, n_local=6) == pytest.approx(7.381, abs=5e-4)
+    assert sample_cost("dino", half, 240, n_local=10) == pytest.approx(
+        (3 * 32 + 3 * 10 * 36 + 64) / 196
+    )
+    assert sample_cost("dino", half, 240) == sample_cost("moco", half, 240)
+
+
+def test_official_dino_has_two_queries_and_two_keys() -> None:
+    whole, half = Compression(16, 0.0), Compression(30, 0.5)
+    for n_local, cost in ((8, 12.5), (10, 13.6)):
+        found = sample_cost(
+            "dino", whole, 224, Convention.TEXT197, mode="official", n_local=n_local
+        )
+        assert found == pytest.approx(cost, abs=0.05)
+    found = sample_cost("dino", half, 240, mode="official", n_local=2, local_size=64)
+    assert found == pytest.approx((3 * 2 * 32 + 3 * 2 * 16 + 2 * 64) / 196)
+
+
+def test_dinos_small_crops_and_keys_are_whole() -> None:
+    half, whole, small = Compression(30, 0.5), Compression(30, 0.0), Compression(16, 0.0)
+    assert compressions("dino", half) == (half, whole)
+    assert compressions("dino", half, n_local=2) == (half, whole, small, small)
+    assert compressions("dino", half, mode="official", n_local=1) == (
+        half,
+        half,
+        small,
+        whole,
+        whole,
+    )

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from accelssl.pipeline import stream as pipeline_stream
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.order import Position
-from accelssl.train import checkpoint, resuming
+from accelssl.train import checkpoint, command, resuming
 from accelssl.train.command import Machine, run_training, train_command
 from accelssl.train.config import TrainConfig
+from accelssl.train.distributed import Ranks
 from accelssl.train.history import NEEDED
 from accelssl.train.loop import train
 from accelssl.train.schedule import constant
@@ -139,8 +141,7 @@ def test_stopped_after_every_batch_a_run_still_takes_in_every_image_once_an_epoc
         ({"draws": 0}, "version of the draws 0"),
         ({"DALI": "1.2.3"}, "DALI 1.2.3"),
         ({"nvImageCodec": "0.0.1"}, "nvImageCodec 0.0.1"),
-        ({"seed": 77, "size": 64}, "seed 77 and size 64"),
-        ({"min_area": 0.5}, "smallest crop 0.5"),
+        ({"batch": 64, "world": 4}, "batch 64 and ranks 4"),
     ],
     ids=lambda value: "".join(value) if isinstance(value, dict) else "",
 )
@@ -164,14 +165,17 @@ def test_a_run_on_other_data_is_refused_with_both_values_and_both_remedies(
     assert resume(config, run, CPU, restart_epoch=True).restart is not None
 
 
-def test_a_checkpoint_notes_all_that_its_data_depends_on(config: TrainConfig, run: Path) -> None:
+def test_a_checkpoint_notes_all_that_a_run_depends_on(config: TrainConfig, run: Path) -> None:
     stopped_after(config, run, 1)
     state = checkpoint.load(run)
+    told = config.to_json()
+    assert state.fixed.items() >= {"seed": 5, "size": 48, "min_area": 0.08, "budget": 10}.items()
+    assert set(told) - set(state.fixed) == {
+        *("data", "batch", "precision", "eval_every", "keep_latest", "keep_at"),
+        *("threads", "readers", "prefetch", "hw_load", "preallocated_px"),
+    }
+    assert state.versions == {name: version(name) for name in ("accelssl", "torch", "timm")}
     assert state.stream == {
-        "seed": 5,
-        "size": 48,
-        "min_area": 0.08,
-        "symmetric": False,
         "batch": 8,
         "world": 1,
         "draws": pipeline_stream.STREAM_VERSION,
@@ -260,6 +264,26 @@ def test_a_restart_killed_before_its_first_step_is_an_ordinary_run(
     assert session.restart is None and session.loader.position == Position(1, 0)
 
 
+def test_a_run_of_an_earlier_job_of_the_same_name_is_not_gone_on_with(
+    config: TrainConfig, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second job is refused, and so it is when torchrun starts it once more."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job7")
+    start(config, run, CPU)
+    assert command._is_started_anew(Ranks(restarts=1), run)
+    monkeypatch.setattr(command, "train", lambda *_: pytest.fail("goes on"))
+    for restarts in (0, 1):
+        with pytest.raises(UserError, match="already holds a run"):
+            run_training(
+                config,
+                run,
+                CPU,
+                resuming=command._is_started_anew(Ranks(restarts=restarts), run),
+                baseline=False,
+                ranks=Ranks(restarts=restarts),
+            )
+
+
 def test_restarting_an_epoch_without_resuming_is_refused(
     capsys: pytest.CaptureFixture[str], run: Path, shard_dir: Path
 ) -> None:
@@ -271,7 +295,16 @@ def test_restarting_an_epoch_without_resuming_is_refused(
 
 def as_format_1(state: dict[str, Any]) -> None:
     state["format"] = 1
-    del state["fixed"], state["stream"]
+    del state["fixed"], state["stream"], state["versions"]
+
+
+def as_format_2(state: dict[str, Any]) -> None:
+    state["format"] = 2
+    moved = ("seed", "size", "min_area", "symmetric")
+    state["stream"] |= {name: state["fixed"][name] for name in moved}
+    kept = ("algo", "model", "head_hidden", "head_out", "weight_decay")
+    state["fixed"] = {name: state["fixed"][name] for name in kept}
+    del state["versions"]
 
 
 def test_a_checkpoint_of_format_1_resumes_where_it_was_and_is_written_anew(
@@ -285,6 +318,30 @@ def test_a_checkpoint_of_format_1_resumes_where_it_was_and_is_written_anew(
     session.save(run)
     assert checkpoint.load(run).stream["world"] == 1
     assert checkpoint.load(run).fixed["model"] == "vit_tiny_patch16_224"
+
+
+def test_a_checkpoint_of_format_2_resumes_and_knows_its_seed(
+    config: TrainConfig, run: Path
+) -> None:
+    seen = stopped_after(config, run, 3)
+    alter(run, as_format_2)
+    with pytest.raises(UserError, match=r"config\.json is not that of .* seed 5, now 6"):
+        resume(replace(config, seed=6), run, CPU)
+    seen += look_at(resume(config, run, CPU), BATCHES - 3)
+    assert sorted(s for _, samples in seen for s in samples) == list(range(40))
+
+
+def test_a_run_that_goes_on_with_other_packages_says_so(
+    capsys: pytest.CaptureFixture[str], config: TrainConfig, run: Path
+) -> None:
+    stopped_after(config, run, 1)
+    alter(run, lambda state: state["versions"].update(torch="1.13.1"))
+    words = ["train", "--out", run, "--resume", "--device", "cpu", "--no-baseline"]
+    code, err = accelssl(capsys, *words)
+    said = " ".join(err.split())
+    assert code == 0 and f"torch 1.13.1, now {version('torch')}." in said, err
+    (event,) = events(run, "resume")
+    assert event["changed_versions"] == {"torch": ["1.13.1", version("torch")]}
 
 
 def test_a_checkpoint_of_format_1_has_the_first_draws(
@@ -357,8 +414,13 @@ def test_a_finished_run_says_so_in_one_line(
         ({"head_hidden": 24}, "head_hidden 16, now 24"),
         ({"head_out": 4}, "head_out 8, now 4"),
         ({"weight_decay": 0.3}, "weight_decay 0.1, now 0.3"),
+        ({"size": 64}, "size 48, now 64"),
+        ({"seed": 7, "min_area": 0.5}, "smallest crop 0.08, now 0.5; seed 5, now 7"),
+        ({"base_lr": 0.02}, "base_lr 0.01, now 0.02"),
+        ({"budget": 20.0}, "budget 10.0, now 20.0"),
+        ({"schedule": [{"until": 1.0, "p": 16, "drop": 0.0}]}, '"drop": 0.5}], now [{"until"'),
     ],
-    ids=["model", "head_hidden", "head_out", "weight_decay"],
+    ids=lambda value: "".join(value) if isinstance(value, dict) else "",
 )
 def test_an_edited_config_that_no_longer_fits_is_refused_with_both_values(
     config: TrainConfig, run: Path, fields: dict[str, Any], named: str

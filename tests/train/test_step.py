@@ -5,17 +5,20 @@ import copy
 import pytest
 import torch
 
+from accelssl.model.dino import DINO
 from accelssl.model.moco import MoCo
 from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
 from accelssl.pipeline.loader import Batch, Tokens
-from accelssl.train.optim import adamw
+from accelssl.train.optim import AdamW, adamw
 from accelssl.train.step import Step
 
 gpu = pytest.mark.gpu
 
 
-def batch(keep: int, p: int, grid: int, device: str, seed: int, n: int = 16) -> Batch:
+def batch(
+    keep: int, p: int, grid: int, device: str, seed: int, n: int = 16, n_local: int = 0
+) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     views = tuple(
         Tokens(
@@ -24,7 +27,7 @@ def batch(keep: int, p: int, grid: int, device: str, seed: int, n: int = 16) -> 
             p,
             grid,
         )
-        for _ in range(2)
+        for keep, p, grid in [(keep, p, grid)] * 2 + [(9, 16, 3)] * n_local
     )
     return Batch(views, torch.arange(n).numpy(), 0)
 
@@ -39,16 +42,37 @@ def moco(device: str) -> MoCo:
     return MoCo("vit_tiny_patch16_224", head_hidden=64, head_out=32, momentum=0.5).to(device)
 
 
+def dino(device: str, drop_path: float = 0.0, frozen_last: float = 0.5) -> DINO:
+    torch.manual_seed(0)
+    model = DINO(
+        "vit_tiny_patch16_224",
+        head_hidden=64,
+        head_out=32,
+        prototypes=48,
+        frozen_last=frozen_last,
+        drop_path=drop_path,
+    )
+    return model.to(device)
+
+
+def made(algo: str, device: str) -> tuple[Objective, AdamW]:
+    if algo == "dino":
+        model = dino(device)
+        return model, adamw(model, 0.04, final_weight_decay=0.4, clip=0.3)
+    other: Objective = moco(device) if algo == "moco" else objective(device)
+    return other, adamw(other, 0.1)
+
+
 def losses(
     device: str, *, is_compiled: bool, precision: str, steps: int = 9, algo: str = "simclr"
 ) -> list[float]:
     """Two stages in turn, so that each shape is met before, while and after it is captured."""
-    model: Objective = moco(device) if algo == "moco" else objective(device)
-    step = Step(model, adamw(model, 0.1), precision, is_compiled=is_compiled)
+    model, optimizer = made(algo, device)
+    step = Step(model, optimizer, precision, is_compiled=is_compiled)
     found = []
     for i in range(steps):
         keep, p, grid = ((12, 48, 5), (16, 30, 8))[i // 2 % 2]
-        data = batch(keep, p, grid, device, seed=i)
+        data = batch(keep, p, grid, device, seed=i, n_local=2 * (algo == "dino"))
         found.append(step(data, 1e-4 * (i + 1) / steps, i / steps))
     return torch.stack(found).tolist()
 
@@ -122,7 +146,46 @@ def test_a_captured_step_follows_the_momentum() -> None:
 
 
 @gpu
-@pytest.mark.parametrize("algo", ["simclr", "moco"])
+def test_a_new_phase_is_captured_anew_and_trains_as_the_plain_step() -> None:
+    """The prototypes keep still for four steps, of which two are replayed, and then move."""
+    found, moves = [], []
+    for is_compiled in (False, True):
+        model = dino("cuda")
+        optimizer = adamw(model, 0.04, final_weight_decay=0.4, clip=0.3)
+        step = Step(model, optimizer, "fp32", is_compiled=is_compiled)
+        data = batch(12, 48, 5, "cuda", seed=1, n_local=2)
+        prototypes = model.query.head.get_parameter("prototypes.parametrizations.weight.original1")
+        for i in range(9):
+            before = prototypes.detach().clone()
+            found.append(step(data, 1e-3, i / 8))
+            torch.cuda.synchronize()
+            moves.append(bool((prototypes != before).any()))
+    plain, captured = torch.stack(found).view(2, 9).tolist()
+    assert moves == ([False] * 4 + [True] * 5) * 2
+    assert captured == pytest.approx(plain, rel=1e-3)
+
+
+@gpu
+def test_a_captured_step_draws_from_seed_and_number_of_the_step() -> None:
+    """A run that goes on after its third step draws what the whole run draws."""
+
+    def drawn(seed: int, first: int, count: int) -> list[float]:
+        model = dino("cuda", drop_path=0.5)
+        step = Step(model, adamw(model, 0.0), "fp32", is_compiled=True, seed=seed, steps=first)
+        data, found = batch(12, 48, 5, "cuda", seed=1), []
+        for _ in range(count):
+            found.append(float(step(data, 0.0, 0.0)))
+            model.centre_K.zero_()  # so that nothing but what is drawn differs between steps
+        return found
+
+    whole, part, other = drawn(0, 0, 8), drawn(0, 3, 5), drawn(1, 0, 8)
+    assert len({round(loss, 4) for loss in whole}) == 8
+    assert part == pytest.approx(whole[3:], rel=1e-4)
+    assert all(abs(a - b) > 1e-4 * a for a, b in zip(whole, other, strict=True))
+
+
+@gpu
+@pytest.mark.parametrize("algo", ["simclr", "moco", "dino"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_captured_step_trains_as_the_plain_one(precision: str, algo: str) -> None:
     captured = losses("cuda", is_compiled=True, precision=precision, algo=algo)
@@ -164,11 +227,11 @@ def test_a_resumed_optimizer_still_follows_the_learning_rate() -> None:
 
 
 @gpu
-@pytest.mark.parametrize("algo", ["simclr", "moco"])
+@pytest.mark.parametrize("algo", ["simclr", "moco", "dino"])
 def test_launching_a_step_does_not_wait_for_the_gpu(algo: str) -> None:
-    model: Objective = moco("cuda") if algo == "moco" else objective("cuda")
-    step = Step(model, adamw(model, 0.0), "bf16", is_compiled=True)
-    data = batch(12, 48, 5, "cuda", seed=1)
+    model, optimizer = made(algo, "cuda")
+    step = Step(model, optimizer, "bf16", is_compiled=True)
+    data = batch(12, 48, 5, "cuda", seed=1, n_local=2 * (algo == "dino"))
     for _ in range(3):
         step(data, 1e-3)
     torch.cuda.synchronize()

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +25,12 @@ CPU = torch.device("cpu")
 RANKS = 2
 
 
-def torchrun(*options: str, restarts: int = 0) -> "subprocess.Popen[str]":
+def torchrun(
+    *options: str, restarts: int = 0, ranks: int = RANKS, nodes: Sequence[str] = ("--standalone",)
+) -> "subprocess.Popen[str]":
     """`torchrun --nproc-per-node 2 -m accelssl train ...`, one thread a rank."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launcher += [f"--nproc-per-node={RANKS}", f"--max-restarts={restarts}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", *nodes]
+    launcher += [f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
     command = [*launcher, "-m", "accelssl", "train", *options]
     quiet = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     return subprocess.Popen(command, env=quiet, stderr=subprocess.PIPE, text=True)
@@ -40,9 +45,13 @@ def pid_of_rank(rank: int, launcher: int) -> int:
     raise AssertionError(f"torchrun has no rank {rank} among {children}")
 
 
-def wait_for_steps(run: Path, process: "subprocess.Popen[str]") -> None:
+def wait_for_steps(
+    run: Path, process: "subprocess.Popen[str]", checkpoint: Path | None = None
+) -> None:
+    """And for a checkpoint, if one is named."""
     for _ in range(1200):
-        if (run / "log.jsonl").exists() and lines(run, "step"):
+        is_there = checkpoint is None or checkpoint.exists()
+        if is_there and (run / "log.jsonl").exists() and lines(run, "step"):
             return
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
@@ -105,6 +114,39 @@ def test_a_run_that_torchrun_starts_anew_goes_on_from_its_checkpoint(
     assert (stopped["reason"], ended["reason"]) == ("interrupted", "budget")
     assert [line["step"] for line in lines(run, "resume")] == [stopped["step"]]
     assert [line["step"] for line in lines(run, "step")] == list(range(1, ended["step"] + 1))
+
+
+@pytest.mark.slow
+def test_two_nodes_start_anew_from_the_checkpoint_when_a_rank_of_one_is_killed(
+    shard_dir: Path, tmp_path: Path
+) -> None:
+    """Each node has a torchrun, which find each other at a port of the first."""
+    run = tmp_path / "run"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"--rdzv-endpoint=localhost:{free.getsockname()[1]}"
+    nodes = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=job7", endpoint]
+    options = [*arguments(shard_dir, run, "150"), "--keep-at", "0.02"]
+    launched = [
+        torchrun(*options, restarts=1, ranks=1, nodes=[*nodes, "--local-addr=127.0.0.1"])
+        for _ in range(2)
+    ]
+    try:
+        kept = run / "checkpoint-at-0.02.pt"
+        wait_for_steps(run, launched[0], kept)
+        for process in launched:
+            with suppress(AssertionError):  # whichever has it
+                os.kill(pid_of_rank(1, process.pid), signal.SIGKILL)
+        errors = [process.communicate(timeout=120)[1] for process in launched]
+    finally:
+        for process in launched:
+            process.terminate()
+    assert [process.returncode for process in launched] == [0, 0], errors
+    saved_at = torch.load(kept, weights_only=True)["step"]
+    assert [line["step"] for line in lines(run, "resume")] == [saved_at]
+    assert lines(run, "end")[-1]["reason"] == "budget"
+    steps = [line["step"] for line in lines(run, "step")]
+    assert sorted(set(steps)) == list(range(1, steps[-1] + 1))
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Runs on a small set of pictures: the same loss after a resume, and every kind of interruption."""
 
-import json
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from accelssl.pipeline.shards import ShardSet
 from accelssl.train import checkpoint
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.evaluate.results import read_results
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.lock import exclusive
 from accelssl.train.loop import step_of, train
@@ -186,9 +186,68 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(
     train_steps(start(config, run, CPU), run, 2)
     session = resume(config, run, CPU)
     session.objective.state_dict()["head.layers.0.weight"][0, 0] = float("nan")
-    with pytest.raises(UserError, match="loss of step 3 is nan"):
+    with pytest.raises(UserError) as raised:
         train(session, run)
+    assert raised.value.what.startswith("The loss of step 3 is nan (p48 d0.5, learning rate 0.0")
+    remedy = f"try again with --resume from {run / checkpoint.NAME}, which is of step 2."
+    assert "lower --lr" in raised.value.remedy and remedy in raised.value.remedy
     assert checkpoint.load(run).step == 2
+    assert lines(run, "end")[-1]["reason"] == "failure"
+    assert train(resume(config, run, CPU), run) == 0
+
+
+def test_a_rate_that_is_far_too_high_stops_with_a_loadable_checkpoint(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Float32 overflows some steps on; checkpoints are written after every step until then."""
+    monkeypatch.setattr("accelssl.train.loop.CHECKPOINT_S", 0.0)
+    run = tmp_path / "run"
+    session = start(replace(config, base_lr=1e19, warmup=0.0), run, CPU)
+    with pytest.raises(UserError, match=r"is (nan|inf|finite)"):
+        train(session, run)
+    state = checkpoint.load(run)
+    assert all(value.isfinite().all() for value in state.objective.values())
+
+
+def test_weights_that_a_step_with_a_good_loss_has_lost_are_not_saved(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The regular checkpoint comes before the next loss."""
+    run = tmp_path / "run"
+    train_steps(start(config, run, CPU), run, 2)
+    session = resume(config, run, CPU)
+    optimizer_step = session.optimizer.step
+
+    def spoil(*_: Any) -> None:
+        optimizer_step()
+        session.objective.state_dict()["head.layers.0.weight"][0, 0] = float("nan")
+
+    monkeypatch.setattr(session.optimizer, "step", spoil)
+    monkeypatch.setattr("accelssl.train.loop.CHECKPOINT_S", 0.0)
+    with pytest.raises(UserError, match=r"After step 3 .*head.layers.0.weight .*of step 2\."):
+        train(session, run)
+    assert np.isfinite(losses(run)[3]) and checkpoint.load(run).step == 2
+
+
+def test_pixels_that_are_not_numbers_stop_the_run_at_their_step(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    session = start(config, run, CPU)
+    original, calls = session.loader.next, 0
+
+    def spoil_the_third(*compressions: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        batch = original(*compressions)
+        if calls == 3:
+            batch.views[0].values_NLV[0, 0, 0] = float("nan")
+        return batch
+
+    session.loader.next = spoil_the_third  # type: ignore[method-assign, assignment]
+    session.save(run)
+    with pytest.raises(UserError, match=r"loss of step 3 is nan .*of step 0\."):
+        train(session, run)
 
 
 def test_evaluations_come_at_their_share_of_the_budget(config: TrainConfig, tmp_path: Path) -> None:
@@ -206,7 +265,7 @@ def test_evaluation_compares_trained_untrained_and_pixels(
     train_steps(start(config, run, CPU), run, 2)
     scores = evaluate_run(run, None, CPU, show=False)
     assert (scores["bank"], scores["queries"]) == (40, 20)
-    assert json.loads((run / "evaluation.json").read_text()) == scores
+    assert read_results(run) == [scores]
     assert scores["pixels"]["nn1"] > 50  # the classes differ in colour
 
 

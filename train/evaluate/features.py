@@ -1,6 +1,11 @@
-"""Features of a whole split, uncompressed: of an encoder, and of nothing but the pixels."""
+"""Features of whole pictures, uncompressed: of a network, and of nothing but the pixels.
 
-from collections.abc import Callable
+Shapes: N pictures, D feature width.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 
 import torch
 from rich.console import Console
@@ -8,21 +13,34 @@ from rich.progress import track
 from torch import Tensor
 
 from accelssl.model.vit import Encoder
-from accelssl.pipeline.loader import LoaderOptions, Tokens, evaluation_batches
+from accelssl.pipeline.compress.compression import UNCOMPRESSED
+from accelssl.pipeline.loader import (
+    EVALUATION_SIZE,
+    Loader,
+    LoaderOptions,
+    Tokens,
+    evaluation_batches,
+)
 from accelssl.pipeline.shards import Split
+from accelssl.pipeline.views import View
+from accelssl.train.config import TrainConfig
 
+BATCH = 64
 PIXEL_BLOCK = 8
+# The crops a linear classifier is trained on: cut and flipped as in pretraining, colours as is.
+PROBE_VIEW = View("probe", EVALUATION_SIZE, jitter_p=0.0, gray_p=0.0)
 
 Extract = Callable[[Tokens], Tensor]
+Labelled = tuple[dict[str, Tensor], Tensor]
+"""features_ND by name, and labels_N."""
 
 
 @torch.no_grad()
 def features(
     split: Split, extracts: dict[str, Extract], options: LoaderOptions, show: bool = False
-) -> tuple[dict[str, Tensor], Tensor]:
-    """features_ND by name for each of `extracts`, and labels_N, read in one pass."""
-    parts: dict[str, list[Tensor]] = {name: [] for name in extracts}
-    labels = []
+) -> Labelled:
+    """features_ND for each of `extracts`, of the central crops of `split`, in one pass."""
+    parts = []
     batches = evaluation_batches(split, options)
     shown = track(
         batches,
@@ -32,11 +50,39 @@ def features(
         disable=not show,
     )
     for tokens, labels_N in shown:
-        for name, extract in extracts.items():
-            parts[name].append(extract(tokens))
-        labels.append(torch.from_numpy(labels_N))
-    joined = {name: torch.cat(part) for name, part in parts.items()}
-    return joined, torch.cat(labels).to(options.device)
+        found = {name: extract(tokens) for name, extract in extracts.items()}
+        parts.append((found, torch.from_numpy(labels_N).to(options.device)))
+    return joined(parts)
+
+
+def joined(parts: list[Labelled]) -> Labelled:
+    """Several as one."""
+    names = parts[0][0]
+    found = {name: torch.cat([features[name] for features, _ in parts]) for name in names}
+    return found, torch.cat([labels_N for _, labels_N in parts])
+
+
+def features_of_random_crops(
+    split: Split, extracts: dict[str, Extract], options: LoaderOptions, epochs: int
+) -> Iterator[Iterator[Labelled]]:
+    """Epoch after epoch, its batches: features of crops as PROBE_VIEW draws them, in random order.
+
+    Batches are full: an epoch leaves out the few pictures that are too many for its last one. A
+    split smaller than a batch is one batch.
+    """
+    options = replace(options, batch=min(options.batch, len(split)))
+    batches = len(split) // options.batch
+    compressions = (UNCOMPRESSED,)
+
+    def batch(loader: Loader, is_last: bool) -> Labelled:
+        made = loader.next(compressions, then=None if is_last else compressions)
+        found = {name: extract(made.views[0]) for name, extract in extracts.items()}
+        return found, torch.from_numpy(made.labels_N).to(options.device)
+
+    with closing(Loader(split, [PROBE_VIEW], options)) as loader:
+        for epoch in range(epochs):
+            ends = epoch + 1 == epochs
+            yield (batch(loader, ends and k + 1 == batches) for k in range(batches))
 
 
 def encoder_features(encoder: Encoder) -> Extract:
@@ -61,3 +107,9 @@ def pixel_features(tokens: Tokens) -> Tensor:
     n, patches, _ = tokens.values_NLV.shape
     blocks = tokens.values_NLV.float().view(n, patches * 3, tokens.p, tokens.p)
     return torch.nn.functional.avg_pool2d(blocks, PIXEL_BLOCK).flatten(1)
+
+
+def evaluation_options(config: TrainConfig, device: torch.device) -> LoaderOptions:
+    """Loader options for evaluation: float32 tokens, a batch that fits beside a training run."""
+    batch = BATCH if device.type == "cpu" else max(BATCH, config.batch)
+    return LoaderOptions(batch, config.seed, device, threads=config.threads)

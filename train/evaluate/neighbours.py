@@ -3,13 +3,42 @@
 Shapes: M bank images with labels, N queries, D feature width, C classes.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from accelssl.errors import UserError
+from accelssl.pipeline.loader import LoaderOptions
+from accelssl.pipeline.shards import ShardSet
+from accelssl.train.evaluate.features import Extract, features
+
 KNN = 20
 KNN_TEMPERATURE = 0.07
 _CHUNK = 1024
+
+
+def neighbours_of(
+    shards: ShardSet, extracts: dict[str, Extract], options: LoaderOptions, show: bool = False
+) -> dict[str, Any]:
+    """{name: {"nn1", "knn20"}} for each of `extracts`: bank train, queries val."""
+    refuse_without_val(shards)
+    bank, bank_labels = features(shards.split("train"), extracts, options, show)
+    queries, labels = features(shards.split("val"), extracts, options, show)
+    return {
+        name: nearest_neighbours(bank[name], bank_labels, queries[name], labels)
+        for name in extracts
+    }
+
+
+def refuse_without_val(shards: ShardSet) -> None:
+    """UserError for a set that has nothing to judge on."""
+    if "val" not in shards.splits:
+        raise UserError(
+            f"{shards.location} has no val split to judge on.",
+            "Write a set with a val folder, or evaluate on another with --data.",
+        )
 
 
 def nearest_neighbours(

@@ -1,0 +1,36 @@
+"""How the decoder works: defaults and bounds, also for what does not load DALI or torch."""
+
+from dataclasses import dataclass
+
+from accelssl.errors import UserError
+
+BOUNDS = {
+    "threads": (1, 4096),
+    "prefetch": (1, 64),
+    "hw_load": (0, 1),
+    "preallocated_px": (0, 65_535),
+}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The defaults are what was measured to be best on 4 and on 16 cores.
+
+    threads: of the processor; prefetch: batches decoded ahead of the one in use; hw_load: the share
+    of images for the GPU's JPEG decoder where it has one, the rest goes to its multiprocessors;
+    preallocated_px: side of an image that memory is set aside for at the start, 0 for none.
+    UserError when one is out of bounds.
+    """
+
+    threads: int = 2
+    prefetch: int = 2
+    hw_load: float = 0.9
+    preallocated_px: int = 0
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in BOUNDS.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise UserError(
+                    f"{name} {value:g} makes no sense.", f"Use a value from {least} to {most}."
+                )

@@ -1,0 +1,24 @@
+"""A small run of any method, for tests of what a run leaves."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.train.config import TrainConfig
+from accelssl.train.schedule import constant
+
+CPU = torch.device("cpu")
+
+
+def config_on(shard_dir: Path, algo: str = "simclr", **options: Any) -> TrainConfig:
+    """Of a tiny model with a tiny head, at p48 d0.5, for a few steps."""
+    small: dict[str, Any] = {"budget": 20.0, "batch": 8, "head_hidden": 16, "head_out": 8}
+    return TrainConfig(
+        algo=algo,
+        model="vit_tiny_patch16_224",
+        data=str(shard_dir),
+        schedule=constant(Compression(48, 0.5)),
+        **(small | options),
+    )

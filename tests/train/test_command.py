@@ -1,0 +1,97 @@
+"""The train command's manners: what it says at the start and the end, and where it is refused."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from accelssl import cli
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.train.budget import Budget, steps_bought
+from accelssl.train.config import TrainConfig
+from accelssl.train.lock import exclusive
+from accelssl.train.schedule import Schedule, Stage
+from tests.train.run_log import lines
+
+TINY = "--model vit_tiny_patch16_224 --batch 8 --head-hidden 16 --threads 1 --device cpu"
+
+
+def accelssl(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    """Exit code and stderr of the command, its lines joined."""
+    sys.argv = ["accelssl", *(part for word in words for part in str(word).split())]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    code = stopped.value.code
+    return (code if isinstance(code, int) else 0), " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("budget", "ends"),
+    [(1000.0, (0.3, 0.75, 1.0)), (40.0, (0.5, 1.0)), (12345.6, (1.0,)), (31.0, (0.1, 1.0))],
+)
+def test_the_steps_of_a_budget_are_those_a_run_makes(
+    budget: float, ends: tuple[float, ...]
+) -> None:
+    patches = (48, 30, 16)[-len(ends) :]
+    schedule = Schedule(
+        tuple(Stage(end, Compression(p, 0.5)) for end, p in zip(ends, patches, strict=True))
+    )
+    run = TrainConfig("simclr", "vit_tiny_patch16_224", "shards", budget, schedule, batch=8)
+    clock, made = Budget(run.budget), dict.fromkeys(schedule.stages, 0)
+    while not clock.is_spent:
+        stage = schedule.at(clock.progress)
+        clock.charge(run.batch, run.sample_cost(stage))
+        made[stage] += 1
+    costs = [(stage.until, run.batch * run.sample_cost(stage)) for stage in schedule.stages]
+    assert steps_bought(run.budget, costs) == list(made.values())
+
+
+def test_a_run_says_what_it_will_do_and_what_has_come_of_it(
+    capsys: pytest.CaptureFixture[str], shard_dir: Path, tmp_path: Path
+) -> None:
+    run, schedule = tmp_path / "run", tmp_path / "schedule.json"
+    schedule.write_text(
+        '[{"until": 0.5, "p": 48, "drop": 0.5}, {"until": 1.0, "p": 40, "drop": 0.5}]'
+    )
+    words = ("train", TINY, "--data", shard_dir, "--out", run, "--schedule", schedule)
+    code, said = accelssl(capsys, *words, "--budget 30 --no-baseline")
+    assert code == 0, said
+    steps = lines(run, "step")
+    first, second = (sum(line["p"] == p for line in steps) for p in (48, 40))
+    images = 8 * len(steps)
+    bought = f"30 units buy {first} steps of p48 d0.5, then {second} steps of p40 d0.5"
+    assert f"{bought}: {images} images, {images / 40:.1f} epochs" in said
+    came = rf"step {len(steps)}, loss {steps[-1]['loss']:.3f}: {images} images in [\d.]+ s, "
+    assert re.search(came + r"[\d,]+ images/s", said), said
+    assert "report: " in said and said.endswith(f"next: accelssl evaluate {run}")
+
+
+def test_a_start_that_is_refused_leaves_no_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "runs" / "first"
+    words = ("train", TINY, "--data", tmp_path / "none", "--out", run, "--budget 1k")
+    code, said = accelssl(capsys, *words)
+    assert code == 2 and not (tmp_path / "runs").exists(), said
+    run.mkdir(parents=True)
+    assert accelssl(capsys, *words)[0] == 2
+    assert run.is_dir() and list(run.iterdir()) == []
+
+
+def test_a_folder_in_which_something_was_written_stays(tmp_path: Path) -> None:
+    with exclusive(tmp_path / "run"):
+        (tmp_path / "run" / "config.json").touch()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.json", "lock"]
+
+
+@pytest.mark.parametrize("command", ["train --resume --device cpu --out", "evaluate", "report"])
+def test_a_run_that_is_not_there_is_missed_in_plain_words(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    code, said = accelssl(capsys, command, tmp_path / "gone")
+    assert code == 2 and f"{tmp_path / 'gone'}" in said and "Errno" not in said
+    assert re.search("There is no folder|is not a folder", said)
+    code, said = accelssl(capsys, command, tmp_path)
+    assert code == 2 and "config.json" in said and "Errno" not in said
+    assert not (tmp_path / "gone").exists()

@@ -1,0 +1,62 @@
+"""Signals: the first is noted, the same one twice is one, and a later one ends the process."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from accelssl.train.interrupt import interruption
+
+HANGING = """
+import ctypes, threading
+from accelssl.train import interrupt
+
+interrupt.ONE_S = 1.0
+with interrupt.interruption() as interrupted:
+    print("ready", flush=True)
+    if {in_python}:
+        threading.Event().wait()
+    mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)  # for ever, and no handler of Python's runs
+"""
+
+
+@pytest.mark.parametrize("in_python", [True, False])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_that_hangs_is_ended_by_a_later_signal_and_not_by_an_echo(
+    number: signal.Signals, in_python: bool
+) -> None:
+    code = HANGING.format(in_python=in_python)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1.2)
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(timeout=20) == 128 + number
+    finally:
+        process.kill()
+
+
+def test_the_first_signal_is_noted_and_everything_is_as_before_afterwards() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    threads = threading.active_count()
+    with interruption() as interrupted:
+        assert interrupted.signal == 0
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupted.signal == signal.SIGTERM
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert signal.set_wakeup_fd(-1) == -1
+    for _ in range(100):
+        if threading.active_count() <= threads:
+            break
+        time.sleep(0.05)
+    assert threading.active_count() <= threads

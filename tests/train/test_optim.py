@@ -1,0 +1,134 @@
+"""AdamW as DINO has it, against torch's own and torch's clipping."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from accelssl.train.optim import AdamW, adamw, clip_each, weight_decay_at
+
+
+def module(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.LayerNorm(7), nn.Linear(7, 3)).to(dtype)
+
+
+def backward(trained: nn.Module, scale: float = 1.0) -> None:
+    rows = torch.randn(6, 5, generator=torch.Generator().manual_seed(1)).double()
+    loss = (trained(rows) ** 2).sum() * scale
+    trained.zero_grad()
+    loss.backward()
+
+
+def test_weight_decay_goes_from_its_start_to_its_end_along_half_a_cosine() -> None:
+    assert weight_decay_at(0.0, 0.04, 0.4) == pytest.approx(0.04, abs=1e-12)
+    assert weight_decay_at(0.25, 0.04, 0.4) == pytest.approx(0.4 - 0.36 * (1 + 0.5**0.5) / 2)
+    assert weight_decay_at(0.5, 0.04, 0.4) == pytest.approx(0.22)
+    assert weight_decay_at(1.0, 0.04, 0.4) == 0.4
+
+
+@pytest.mark.parametrize("decays_vectors", [False, True])
+def test_a_scheduled_decay_is_torchs_adamw_with_the_decay_of_each_step(
+    decays_vectors: bool,
+) -> None:
+    ours, theirs = module(), module()
+    optimizer = adamw(ours, 0.04, final_weight_decay=0.4, decays_vectors=decays_vectors)
+    matrices = [p for p in theirs.parameters() if p.ndim > 1]
+    vectors = [p for p in theirs.parameters() if p.ndim <= 1]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(groups, lr=0.0)
+    for step in range(5):
+        optimizer.prepare(0.1 * (step + 1), step / 5)
+        for group in reference.param_groups:
+            group["lr"] = 0.1 * (step + 1)
+        decay = 0.4 - 0.36 * (1 + math.cos(math.pi * step / 5)) / 2
+        reference.param_groups[0]["weight_decay"] = decay
+        reference.param_groups[1]["weight_decay"] = decay * decays_vectors
+        for trained, its in ((ours, optimizer), (theirs, reference)):
+            backward(trained)
+            its.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)  # the factor is a float32
+
+
+def test_a_parameter_without_gradient_neither_moves_nor_decays() -> None:
+    trained = module()
+    optimizer = adamw(trained, 0.1, final_weight_decay=0.2, clip=1.0)
+    before = copy.deepcopy(trained.state_dict())
+    backward(trained)
+    last = trained.get_parameter("3.weight")
+    last.grad = None
+    optimizer.prepare(0.1, 0.5)
+    optimizer.step()
+    still = [n for n, value in trained.state_dict().items() if torch.equal(value, before[n])]
+    assert still == ["3.weight"] and not optimizer.state[last]
+
+
+def test_each_gradient_is_clipped_by_itself_as_torch_clips_one() -> None:
+    ours, theirs = module(), module()
+    for trained in (ours, theirs):
+        backward(trained, 0.02)
+    norms = [float(p.grad.norm()) for p in theirs.parameters() if p.grad is not None]
+    most = sorted(norms)[3]
+    for parameter in theirs.parameters():
+        torch.nn.utils.clip_grad_norm_(parameter, most)
+    clip_each([p.grad for p in ours.parameters() if p.grad is not None], most)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert a.grad is not None and b.grad is not None
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=0)
+    assert min(norms) < most < max(norms)
+
+
+def test_gradients_are_clipped_before_the_update() -> None:
+    ours, theirs = module(), module()
+    optimizer = adamw(ours, 0.0, clip=0.5)
+    reference = torch.optim.AdamW(theirs.parameters(), lr=0.1, weight_decay=0.0)
+    for scale in (1.0, 1e-3, 3.0):
+        optimizer.prepare(0.1, 0.0)
+        for trained, its in ((ours, optimizer), (theirs, reference)):
+            backward(trained, scale)
+            if its is reference:
+                for parameter in theirs.parameters():
+                    torch.nn.utils.clip_grad_norm_(parameter, 0.5)
+            its.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+
+
+def test_a_state_carries_over_to_an_optimizer_whose_decay_goes_on() -> None:
+    trained = module()
+    optimizer = adamw(trained, 0.1, final_weight_decay=0.4)
+    backward(trained)
+    optimizer.prepare(0.1, 0.2)
+    optimizer.step()
+    again = module()
+    again.load_state_dict(trained.state_dict())
+    resumed = adamw(again, 0.1, final_weight_decay=0.4)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert isinstance(resumed, AdamW)
+    for model, its in ((trained, optimizer), (again, resumed)):
+        backward(model)
+        its.prepare(0.1, 0.9)
+        its.step()
+    for a, b in zip(trained.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_it_is_the_same() -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        trained = module(torch.float32).to(device)
+        optimizer = adamw(trained, 0.04, final_weight_decay=0.4, clip=0.3)
+        for step in range(4):
+            rows = torch.randn(6, 5, generator=torch.Generator().manual_seed(step)).to(device)
+            trained.zero_grad()
+            (trained(rows) ** 2).sum().backward()
+            optimizer.prepare(0.01, step / 4)
+            optimizer.step()
+        found.append([p.detach().cpu() for p in trained.parameters()])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,169 @@
+"""What `accelssl evaluate` does, from options to outcome."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelssl.errors import UserError
+from accelssl.train.command import pick_device
+from accelssl.train.distributed import device_of, joined, read_ranks
+from accelssl.train.evaluate.block_features import probe_features, reset_last_norm
+from accelssl.train.evaluate.linear import linear_scores
+from accelssl.train.evaluate.linear_presets import LinearSettings, linear_preset, parse_rates
+from accelssl.train.evaluate.results import Result
+from accelssl.train.evaluate.run import evaluate_neighbours
+from accelssl.train.evaluate.subject import Subject, open_subject
+from accelssl.train.evaluate.tables import score_table
+from accelssl.train.report import write_report
+
+PROTOCOLS = ("nn", "linear", "finetune")
+# The option on the command line, and the protocols it is for; the others are for all.
+_OPTIONS = {
+    "preset": ("--preset", ("linear", "finetune")),
+    "normalises": ("--lp-bn", ("linear",)),
+    "rates": ("--lrs", ("linear", "finetune")),
+    "crops": ("--crops", ("linear",)),
+    "epochs": ("--epochs", ("linear", "finetune")),
+    "batch": ("--batch", ("linear", "finetune")),
+    "resets_last_norm": ("--reset-last-norm", ("linear",)),
+    "compares": ("--no-untrained", ("nn", "linear")),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to evaluate; None takes the protocol's own.
+
+    rates: as text, several for a linear probe. normalises: the preset with a BatchNorm before the
+    head. compares, unless False: with the network before training, too.
+    """
+
+    preset: str | None = None
+    normalises: bool | None = None
+    rates: str | None = None
+    crops: str | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    resets_last_norm: bool | None = None
+    compares: bool | None = None
+
+
+def evaluate_command(
+    run: Path | None,
+    weights: str | None,
+    model: str | None,
+    data: str | None,
+    protocol: str,
+    options: Options,
+    device: str,
+    as_json: bool,
+) -> str:
+    """Evaluate a run, and renew its report, or weights; a table, or one line of JSON.
+
+    Nothing on ranks other than the first.
+    """
+    _refuse(protocol, options)
+    place, compares = pick_device(device), options.compares is not False
+
+    def subject(place: torch.device) -> Subject:
+        with_untrained = compares and protocol != "finetune"
+        return open_subject(run, weights, model, data, place, with_untrained=with_untrained)
+
+    if protocol == "nn":
+        result = evaluate_neighbours(subject(place), show=not as_json)
+    elif protocol == "linear":
+        result = evaluate_linear(subject(place), options, show=not as_json)
+    else:
+        result = _finetuned(subject, options, place, show=not as_json)
+    if not result:
+        return ""
+    if run is not None:
+        write_report(run)
+    return json.dumps(result) if as_json else score_table(result)
+
+
+def evaluate_linear(subject: Subject, options: Options, show: bool = True) -> Result:
+    """Linear accuracy of a subject, kept with its run."""
+    settings = _linear_settings(options, subject.trained.width)
+    if settings.resets_last_norm:
+        reset_last_norm(subject.trained)
+    extracts = {
+        name: probe_features(network, settings) for name, network in subject.networks.items()
+    }
+    scores = linear_scores(subject.shards, extracts, settings, subject.options, show)
+    return subject.keep("linear", scores)
+
+
+def _linear_settings(options: Options, width: int) -> LinearSettings:
+    if options.normalises and options.preset not in (None, "mae"):
+        raise UserError(
+            f"--lp-bn is the preset mae, and --preset {options.preset} was given.",
+            "Give one of them.",
+        )
+    preset = "mae" if options.normalises else options.preset or "moco"
+    given: dict[str, Any] = {
+        "rates": None if options.rates is None else parse_rates(options.rates),
+        "crops": options.crops,
+        "epochs": options.epochs,
+        "batch": options.batch,
+        "resets_last_norm": options.resets_last_norm,
+    }
+    return replace(
+        linear_preset(preset, width), **{k: v for k, v in given.items() if v is not None}
+    )
+
+
+def _finetuned(
+    subject: Callable[[torch.device], Subject], options: Options, device: torch.device, show: bool
+) -> Result:
+    """Fine-tuning, by one process or by all that torchrun started; empty on all but the first."""
+    # Imported here: its data loading needs much that the other protocols do not.
+    from accelssl.train.evaluate.finetune import finetune
+    from accelssl.train.evaluate.finetune_settings import finetune_settings
+
+    rates = [None] if options.rates is None else list(parse_rates(options.rates))
+    if len(rates) > 1:
+        raise UserError("Fine-tuning takes one rate.", "Give --lr one number.")
+    settings = finetune_settings(
+        options.preset or "deit",
+        base_lr=rates[0],
+        epochs=options.epochs,
+        batch=options.batch,
+    )
+    placed = read_ranks()
+    with joined(placed, device_of(placed, device)) as ranks:
+        here = subject(device_of(placed, device))
+        kept = None
+        if here.run is not None:
+            kept = here.run / "finetune" / f"{settings.preset}-{here.shards.digest[:12]}"
+        found = finetune(
+            here.trained.model,
+            here.shards,
+            settings,
+            device_of(placed, device),
+            kept,
+            show,
+            pictures=here.trained.pictures,
+            ranks=ranks,
+        )
+        return here.keep("finetune", found) if ranks.is_main else {}
+
+
+def _refuse(protocol: str, options: Options) -> None:
+    if protocol not in PROTOCOLS:
+        raise UserError(f"The protocol {protocol!r} is not known.", f"Use {', '.join(PROTOCOLS)}.")
+    for name, (option, protocols) in _OPTIONS.items():
+        if getattr(options, name) is not None and protocol not in protocols:
+            raise UserError(
+                f"{option} has no effect with --protocol {protocol}.",
+                f"Leave it out, or use --protocol {' or '.join(protocols)}.",
+            )
+    if protocol != "finetune" and read_ranks().world > 1:
+        raise UserError(
+            f"--protocol {protocol} was started by torchrun, but is one process's work.",
+            "Start it without torchrun.",
+        )

@@ -1,0 +1,250 @@
+"""Fine-tuning: the whole network is trained with labels, at 16 px and without dropped tokens."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor, nn
+
+from accelssl.errors import UserError
+from accelssl.pipeline.shards import ShardSet
+from accelssl.pipeline.worker_pool import usable_cores
+from accelssl.train.distributed import ALONE, Ranks, Votes, read_ranks
+from accelssl.train.evaluate import finetune_state
+from accelssl.train.evaluate.backbone import Pictures
+from accelssl.train.evaluate.finetune_data import (
+    Batch,
+    Plan,
+    SplitPictures,
+    batches,
+    steps_per_epoch,
+)
+from accelssl.train.evaluate.finetune_network import fingerprint, make_of
+from accelssl.train.evaluate.finetune_settings import FinetuneSettings
+from accelssl.train.evaluate.finetune_state import FinetuneState
+from accelssl.train.evaluate.finetune_step import Trainee, begin, count_right, train_step
+from accelssl.train.interrupt import interruption
+from accelssl.train.lock import exclusive
+
+
+def finetune(
+    vit: nn.Module,
+    shards: ShardSet,
+    settings: FinetuneSettings,
+    device: torch.device,
+    out: Path | None,
+    show: bool,
+    *,
+    pictures: Pictures = Pictures(),  # noqa: B008, frozen
+    ranks: Ranks = ALONE,
+    workers: int | None = None,
+    is_compiled: bool | None = None,
+) -> dict[str, Any]:
+    """Train all of a copy of `vit` on the train split, and count what it gets right of val.
+
+    vit: a timm VisionTransformer with its weights; it stays as it is. pictures: the mean and
+    standard deviation it was trained with; the size is its own. workers: processes that decode, on
+    this rank (None: one a core; 0: this one). is_compiled: None means on a GPU, where the forward
+    pass runs in bfloat16 too.
+
+    Returns top1 and top5 in per cent with their counts right1 and right5 of `images`, of the last
+    epoch (of fewer than five classes, top5 is 100); best_top1 and best_epoch, chosen by looking at
+    val; ema_top1 where there is a moving average; `history` by epoch; preset, epochs, batch,
+    peak_lr, classes, trained_on, seconds.
+
+    With `out` there is a checkpoint in that folder after each epoch, and when SIGINT or SIGTERM
+    arrive, at which this exits with 128 + the signal. The same call goes on with it to the
+    identical end, bit by bit on a CPU: every draw is a function of seed, epoch and place. One that
+    is through is not done again.
+
+    Under torchrun every rank calls this inside `joined`, gives its ranks, and returns the same.
+    UserError for a set without a val split, a batch that is too large or does not divide, a network
+    that is no VisionTransformer, and a loss that is not finite.
+    """
+    if ranks is ALONE and read_ranks().world > 1:
+        raise UserError(
+            "Fine-tuning was started by torchrun, but its ranks are not connected.",
+            "Start it without torchrun, on one GPU.",
+        )
+    _refuse(shards, settings, ranks)
+    make = make_of(vit)
+    pictures = replace(pictures, size=make.size)
+    facts = settings.to_json() | {
+        "model": make.name,
+        "weights": fingerprint(vit),
+        "data": shards.digest,
+        "mean": pictures.mean,
+        "std": pictures.std,
+    }
+    with exclusive(out) if out and ranks.is_main else nullcontext():
+        ranks.wait()  # until the folder is there
+        state = finetune_state.load(out, facts) if out else FinetuneState(facts)
+        if state.result is not None:
+            return state.result
+        made = begin(vit, len(shards.classes), settings, device, state, ranks, is_compiled)
+        plan = _plan(shards, settings, state.step, ranks)
+        cores = max(1, usable_cores() // ranks.local_world)
+        arriving = batches(
+            SplitPictures(shards, pictures, settings),
+            plan,
+            cores if workers is None else workers,
+            pinned=device.type == "cuda",
+        )
+        with closing(arriving):
+            _train(made, plan, arriving, state, out, show)
+            state.result = _result(made, plan, arriving, state) | {"classes": len(shards.classes)}
+        _save(made, state, out)
+        return state.result
+
+
+def _refuse(shards: ShardSet, settings: FinetuneSettings, ranks: Ranks) -> None:
+    if "val" not in shards.splits:
+        raise UserError(
+            f"{shards.location} has no val split to count on.",
+            "Write a set with a val folder, or fine-tune on another with --data.",
+        )
+    steps_per_epoch(len(shards.split("train")), settings)
+    if settings.pieces % ranks.world:
+        raise UserError(
+            f"A batch of {settings.batch} is worked on in {settings.pieces} pieces of "
+            f"{settings.at_once}, which {ranks.world} ranks cannot share evenly.",
+            f"Use --batch {ranks.world * settings.most_at_once}.",
+        )
+
+
+def _plan(shards: ShardSet, settings: FinetuneSettings, first: int, ranks: Ranks) -> Plan:
+    return Plan(
+        settings,
+        len(shards.split("train")),
+        len(shards.split("val")),
+        first,
+        last_counts=1 if settings.ema_decay else 0,
+        rank=ranks.rank,
+        world=ranks.world,
+    )
+
+
+def _train(
+    made: Trainee,
+    plan: Plan,
+    arriving: Iterator[Batch],
+    state: FinetuneState,
+    out: Path | None,
+    show: bool,
+) -> None:
+    """Until all epochs are through and counted. SystemExit, with all saved, after a signal."""
+    votes = Votes(made.ranks)
+    pending: Tensor | None = None
+    console = Console(stderr=True)
+    hidden = not show or not made.ranks.is_main
+    with interruption() as interrupted, Progress(console=console, disable=hidden) as progress:
+        bar = progress.add_task("fine-tuning", total=plan.last, completed=state.step)
+        tick = time.perf_counter()
+        while True:
+            if len(state.history) < state.step // plan.steps:
+                _read(state, pending)
+                pending = None
+                state.history.append(_epoch(made, plan, arriving, state))
+                state.loss_sum = 0.0
+                tick = _advance(state, tick)
+                _save(made, state, out)
+            if state.step == plan.last:
+                break
+            if stopped_by := votes.cast(interrupted.signal):
+                votes.close()
+                _read(state, pending)
+                _save(made, state, out)
+                if out and made.ranks.is_main:
+                    console.print("Stopped; the same command goes on from here.")
+                raise SystemExit(128 + stopped_by)
+            epoch, batch = divmod(state.step, plan.steps)
+            made.rate.set(epoch, batch / plan.steps)
+            loss = train_step(made, state.step, arriving)
+            # The step before this one has ended by now: reading its loss holds nothing up.
+            _read(state, pending)
+            pending = loss
+            state.step += 1
+            tick = _advance(state, tick)
+            progress.update(bar, completed=state.step, description=_line(plan, state))
+        votes.close()
+
+
+def _read(state: FinetuneState, pending: Tensor | None) -> None:
+    """Take the loss of the last step that was not read yet. UserError when it is not finite."""
+    if pending is None:
+        return
+    loss = float(pending)
+    if not math.isfinite(loss):
+        raise UserError(
+            f"The loss of fine-tuning became {loss} near step {state.step}.",
+            "Use a lower --lr.",
+        )
+    state.loss_sum += loss
+
+
+def _epoch(
+    made: Trainee, plan: Plan, arriving: Iterator[Batch], state: FinetuneState
+) -> dict[str, Any]:
+    """The line of history for the epoch that has just ended."""
+    right1, right5 = _count(made, made.network, plan, arriving)
+    return {
+        "epoch": len(state.history) + 1,
+        "loss": state.loss_sum / plan.steps,
+        "lr": made.rate.value,
+        "top1": 100 * right1 / plan.counted_on,
+        "top5": 100 * right5 / plan.counted_on,
+        "right1": right1,
+        "right5": right5,
+    }
+
+
+def _result(
+    made: Trainee, plan: Plan, arriving: Iterator[Batch], state: FinetuneState
+) -> dict[str, Any]:
+    settings, last = made.settings, state.history[-1]
+    best = max(state.history, key=lambda line: line["right1"])
+    result = {name: last[name] for name in ("top1", "top5", "right1", "right5")}
+    result |= {"images": plan.counted_on, "best_top1": best["top1"], "best_epoch": best["epoch"]}
+    if made.ema:
+        right1, _ = _count(made, made.ema.module, plan, arriving)
+        result["ema_top1"] = 100 * right1 / plan.counted_on
+    return result | {
+        "preset": settings.preset,
+        "epochs": settings.epochs,
+        "batch": settings.batch,
+        "peak_lr": settings.peak_lr,
+        "trained_on": plan.trained_on,
+        "seconds": state.elapsed_s,
+        "history": state.history,
+    }
+
+
+def _count(
+    made: Trainee, network: nn.Module, plan: Plan, arriving: Iterator[Batch]
+) -> tuple[int, int]:
+    return count_right(made, network, arriving, len(plan.counting()))
+
+
+def _save(made: Trainee, state: FinetuneState, out: Path | None) -> None:
+    if out and made.ranks.is_main:
+        made.note(state)
+        finetune_state.save(out, state)
+
+
+def _advance(state: FinetuneState, tick: float) -> float:
+    now = time.perf_counter()
+    state.elapsed_s += now - tick
+    return now
+
+
+def _line(plan: Plan, state: FinetuneState) -> str:
+    epoch = (state.step - 1) // plan.steps + 1
+    known = f"  top1 {state.history[-1]['top1']:.1f}%" if state.history else ""
+    return f"fine-tuning, epoch {epoch} of {plan.settings.epochs}{known}"

@@ -1,0 +1,141 @@
+"""What is fine-tuned: a timm VisionTransformer with a classifier, its optimizer and its rate."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import timm
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from timm.optim import create_optimizer_v2
+from timm.scheduler.cosine_lr import CosineLRScheduler
+from torch import nn
+
+from accelssl.errors import UserError
+from accelssl.train.evaluate.finetune_settings import FinetuneSettings
+
+BETAS = (0.9, 0.999)
+# What a network with another pooling lacks, or has besides.
+_HEAD, _NORM, _NORM_OF_MEAN = "head.", "norm.", "fc_norm."
+
+
+@dataclass(frozen=True)
+class Make:
+    """What timm calls a VisionTransformer, and the side in pixels of the pictures it is for."""
+
+    name: str
+    size: int
+
+
+def make_of(vit: nn.Module) -> Make:
+    """UserError for what is no VisionTransformer that timm has made, for square pictures."""
+    name = (getattr(vit, "pretrained_cfg", None) or {}).get("architecture")
+    if not isinstance(vit, VisionTransformer) or not name:
+        raise UserError(
+            f"{name or type(vit).__name__} is not one of timm's VisionTransformers.",
+            "Fine-tune one of those, or evaluate with --protocol nn or linear.",
+        )
+    height, width = vit.patch_embed.img_size or (0, 0)
+    if height != width:
+        raise UserError(f"{name} takes pictures of {height} x {width} px.", "Use a square one.")
+    return Make(str(name), int(height))
+
+
+def classifier(vit: nn.Module, settings: FinetuneSettings, classes: int) -> VisionTransformer:
+    """A new network of the same make with the weights of `vit`, stochastic depth and a new head.
+
+    All of its parameters are trained, also those that pretraining keeps: patch projection and
+    positions. `vit` stays as it is. UserError when weights are missing, or there is no CLS token to
+    classify by.
+    """
+    make = make_of(vit)
+    if settings.pool == "token" and getattr(vit, "cls_token", None) is None:
+        raise UserError(
+            f"{make.name} has no CLS token to classify by.",
+            "Use --preset mae, which takes the mean.",
+        )
+    network = timm.create_model(
+        make.name,
+        num_classes=classes,
+        img_size=make.size,
+        drop_path_rate=settings.drop_path,
+        global_pool=settings.pool,
+    )
+    assert isinstance(network, VisionTransformer)
+    weights = {k: v for k, v in vit.state_dict().items() if not k.startswith(_HEAD)}
+    try:
+        left = network.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        raise _unlike(make.name, " ".join(str(error).split())[:200]) from error
+    wrong = [n for n in left.missing_keys if not n.startswith((_HEAD, _NORM, _NORM_OF_MEAN))]
+    wrong += [n for n in left.unexpected_keys if not n.startswith((_NORM, _NORM_OF_MEAN))]
+    if wrong:
+        raise _unlike(make.name, ", ".join(wrong[:4]))
+    assert isinstance(network.head, nn.Linear)
+    nn.init.trunc_normal_(network.head.weight, std=settings.head_std)
+    nn.init.zeros_(network.head.bias)
+    return network.requires_grad_(True)
+
+
+def _unlike(name: str, what: str) -> UserError:
+    return UserError(
+        f"The weights are not those of timm's {name} ({what}).",
+        "Fine-tune a network that timm.create_model makes by its name alone.",
+    )
+
+
+def fingerprint(vit: nn.Module) -> str:
+    """The sha256 of all weights, in hex."""
+    digest = hashlib.sha256()
+    for name, value in sorted(vit.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def adamw_by_layer(network: nn.Module, settings: FinetuneSettings) -> torch.optim.Optimizer:
+    """AdamW over groups of parameters, each with the lr_scale of its layer where rates differ.
+
+    No weight decay on biases, norms, positions and tokens. With layer_decay d the classifier has
+    scale 1, block i of n has d^(n - i), counted from 0, and what lies before the blocks d^(n + 1);
+    a final norm of the CLS token counts with the last block, where MAE has 1.
+    """
+    on_gpu = next(network.parameters()).device.type == "cuda"
+    options: dict[str, Any] = {"fused": True} if on_gpu else {}
+    optimizer: torch.optim.Optimizer = create_optimizer_v2(
+        network,
+        "adamw",
+        lr=settings.peak_lr,
+        weight_decay=settings.weight_decay,
+        layer_decay=None if settings.layer_decay == 1 else settings.layer_decay,
+        betas=BETAS,
+        **options,
+    )
+    return optimizer
+
+
+class LearningRate:
+    """Sets the rate of every group, for a moment counted in epochs; see FinetuneSettings."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, settings: FinetuneSettings) -> None:
+        self._moves_each_step = settings.moves_each_step
+        warmup = settings.warmup_epochs
+        self._schedule = CosineLRScheduler(
+            optimizer,
+            t_initial=settings.epochs - (warmup if settings.moves_each_step else 0),
+            lr_min=settings.min_lr,
+            warmup_t=warmup,
+            warmup_lr_init=settings.start_lr,
+            warmup_prefix=settings.moves_each_step,
+        )
+
+    def set(self, epoch: int, share: float) -> float:
+        """The rate `share` (0 to 1) into `epoch`, counted from 0: that of layers of scale 1."""
+        moment = epoch + share if self._moves_each_step else epoch
+        self._schedule.step(moment)  # type: ignore[arg-type]
+        return self.value
+
+    @property
+    def value(self) -> float:
+        """As it was set last."""
+        return max(float(group["lr"]) for group in self._schedule.optimizer.param_groups)

@@ -1,0 +1,90 @@
+"""The state of a fine-tuning between two steps, on disk: whole or not at all."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelssl.errors import UserError
+
+FORMAT = 1
+NAME = "checkpoint.pt"
+
+Facts = dict[str, Any]
+
+
+@dataclass
+class FinetuneState:
+    """After `step` steps. facts: settings, weights and data that it belongs to; plain values.
+
+    loss_sum: of the steps of the epoch so far. history has a line for each epoch that is through.
+    result is there once all is done. ema is empty without a moving average.
+    """
+
+    facts: Facts
+    step: int = 0
+    elapsed_s: float = 0.0
+    loss_sum: float = 0.0
+    network: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    ema: dict[str, Any] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] | None = None
+
+
+def save(folder: Path, state: FinetuneState) -> None:
+    """Write FOLDER/checkpoint.pt through a temporary file. UserError when the disk refuses."""
+    partial = folder / f"{NAME}.part"
+    try:
+        with partial.open("wb") as file:
+            torch.save(vars(state) | {"format": FORMAT}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(folder / NAME)
+    except (OSError, RuntimeError) as error:
+        partial.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise UserError(
+            f"The fine-tuning's checkpoint could not be written to {folder} ({reason}).",
+            "Free space there and give the same command again: it goes on where it was last saved.",
+        ) from error
+
+
+def load(folder: Path, facts: Facts) -> FinetuneState:
+    """The state in `folder` if it belongs to `facts`, else one at the start.
+
+    One that is through makes room for another. UserError for an unfinished one with other facts,
+    and for a file that is none of ours.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return FinetuneState(facts)
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        if (written_as := found.pop("format")) != FORMAT:
+            raise ValueError(f"format {written_as}, not {FORMAT}")
+        state = FinetuneState(**found)
+    except Exception as error:
+        raise UserError(
+            f"{path} is not a fine-tuning of this version ({error}).", f"Remove {folder}."
+        ) from error
+    if state.facts == facts:
+        return state
+    if state.result is None:
+        raise UserError(
+            f"{folder} holds an unfinished fine-tuning with {_difference(state.facts, facts)}.",
+            f"Give the same options to go on with it, or remove {folder} to begin anew.",
+        )
+    return FinetuneState(facts)
+
+
+def _difference(stored: Facts, given: Facts) -> str:
+    names = [name for name in stored | given if stored.get(name) != given.get(name)]
+    shown = [f"{name} {_short(stored.get(name))}, not {_short(given.get(name))}" for name in names]
+    return "; ".join(shown[:3])
+
+
+def _short(value: object) -> str:
+    return str(value)[:24]

@@ -1,0 +1,133 @@
+"""Linear accuracy: classifiers on frozen features of the train split, judged on the val split."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from accelssl.pipeline.loader import LoaderOptions
+from accelssl.pipeline.shards import ShardSet
+from accelssl.train.evaluate.features import (
+    Extract,
+    Labelled,
+    features,
+    features_of_random_crops,
+    joined,
+)
+from accelssl.train.evaluate.linear_presets import FRESH, LinearSettings
+from accelssl.train.evaluate.probe import Probe
+
+Epoch = Iterable[Labelled]
+
+
+def linear_scores(
+    shards: ShardSet,
+    extracts: dict[str, Extract],
+    settings: LinearSettings,
+    options: LoaderOptions,
+    show: bool = False,
+) -> dict[str, Any]:
+    """Accuracies of probes on each of `extracts`, by name, and what they were trained on.
+
+    {name: {"top1", "top5" in per cent, "right1", "right5" of "of" pictures, "rate", "rates"}}:
+    the figures of the best of the rates, and all of them in "rates". That one is chosen on the
+    pictures it is judged by, as the field does: a little optimistic.
+    """
+    val, labels_N = features(shards.split("val"), extracts, options, show)
+    classes = len(shards.classes)
+    batch = min(settings.batch, len(shards.split("train")))
+    settings = replace(settings, batch=batch)
+    probes = {
+        name: Probe(found.shape[1], classes, settings, options.seed).to(options.device)
+        for name, found in val.items()
+    }
+    fit(probes, _epochs(shards, extracts, settings, options, show), settings.epochs, show)
+    scores: dict[str, Any] = {
+        name: _scores(settings, *probe.right(val[name], labels_N), len(labels_N))
+        for name, probe in probes.items()
+    }
+    return scores | {
+        "preset": settings.name,
+        "crops": settings.crops,
+        "epochs": settings.epochs,
+        "batch": batch,
+        "preset_rate": settings.rate,
+        "resets_last_norm": settings.resets_last_norm,
+        "classes": classes,
+        "train": len(shards.split("train")),
+        "val": len(labels_N),
+    }
+
+
+def fit(probes: dict[str, Probe], epochs: Iterable[Epoch], count: int, show: bool = False) -> None:
+    """Train each probe on its features in the batches of `count` epochs."""
+    shown = track(epochs, "linear probes", count, console=Console(stderr=True), disable=not show)
+    for epoch, batches in enumerate(shown):
+        for found, labels_N in batches:
+            for name, probe in probes.items():
+                probe.train_step(found[name], labels_N, epoch)
+
+
+def shuffled(
+    caches: Sequence[Labelled], batch: int, epochs: int, seed: int
+) -> Iterator[Iterator[Labelled]]:
+    """Epochs over features that are kept, in turn over each of `caches`, in an order of their own.
+
+    The last batch of an epoch is as large as it comes, but at least 2.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def batches(cache: Labelled) -> Iterator[Labelled]:
+        found, labels_N = cache
+        order_N = torch.randperm(len(labels_N), generator=generator).to(labels_N.device)
+        for chosen in torch.split(order_N, batch):
+            if len(chosen) > 1:  # one picture has no variance, which a BatchNorm divides by
+                yield {name: of_all[chosen] for name, of_all in found.items()}, labels_N[chosen]
+
+    for epoch in range(epochs):
+        yield batches(caches[epoch % len(caches)])
+
+
+def _epochs(
+    shards: ShardSet,
+    extracts: dict[str, Extract],
+    settings: LinearSettings,
+    options: LoaderOptions,
+    show: bool,
+) -> Iterator[Iterator[Labelled]]:
+    train, crops = shards.split("train"), settings.cached_crops
+    if settings.crops == FRESH:
+        options = replace(options, batch=settings.batch)
+        return features_of_random_crops(train, extracts, options, settings.epochs)
+    if crops:
+        passes = track(
+            features_of_random_crops(train, extracts, options, crops),
+            f"features of {crops} crops of train",
+            crops,
+            console=Console(stderr=True),
+            disable=not show,
+        )
+        caches = [joined(list(batches)) for batches in passes]
+    else:
+        caches = [features(train, extracts, options, show)]
+    return shuffled(caches, settings.batch, settings.epochs, options.seed)
+
+
+def _scores(
+    settings: LinearSettings, right1: list[int], right5: list[int], total: int
+) -> dict[str, Any]:
+    rates = [
+        {
+            "rate": rate,
+            "top1": 100 * first / total,
+            "top5": 100 * fifth / total,
+            "right1": first,
+            "right5": fifth,
+        }
+        for rate, first, fifth in zip(settings.rates, right1, right5, strict=True)
+    ]
+    best = max(rates, key=lambda found: (found["right1"], found["right5"]))
+    return best | {"of": total, "rates": rates}

@@ -1,0 +1,64 @@
+"""RUN/evaluation.json: what a run was found to be worth, by each protocol on each shard set.
+
+A result is a JSON object: its protocol, the set's digest, whether that is the set the run was
+trained on ("own"), the step it was made at, and figures by name. No torch.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from accelssl.errors import UserError
+
+NAME = "evaluation.json"
+NEAREST = "nn"
+# Results that agree in these are of one kind: the newer replaces the older.
+_KIND = ("protocol", "preset", "crops", "resets_last_norm", "digest")
+
+Result = dict[str, Any]
+
+
+def read_results(run: Path) -> list[Result]:
+    """All results of a run, the latest last; none where nothing was evaluated yet.
+
+    Files of before have one result, of nearest neighbours on the run's own set, instead of a list.
+    UserError for a file that cannot be read.
+    """
+    path = run / NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.", _REMEDY) from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds no JSON object.", _REMEDY)
+    if "results" not in content:
+        return [{"protocol": NEAREST, "own": True} | content] if content else []
+    results = content["results"]
+    if not isinstance(results, list) or not all(isinstance(found, dict) for found in results):
+        raise UserError(f"{path} holds no list of results.", _REMEDY)
+    return results
+
+
+_REMEDY = "Restore the file, or remove it and evaluate again."
+
+
+def keep_result(run: Path, result: Result) -> None:
+    """Write `result` beside those of other protocols and sets, in one move."""
+    others = [found for found in read_results(run) if not _is_replaced(found, result)]
+    partial = run / f"{NAME}.part"
+    partial.write_text(json.dumps({"results": [*others, result]}, indent=1), encoding="utf-8")
+    partial.replace(run / NAME)
+
+
+def own_result(results: list[Result], protocol: str) -> Result:
+    """The latest by a protocol on the set that the run was trained on; empty when there is none."""
+    found = [r for r in results if r.get("protocol") == protocol and r.get("own")]
+    return found[-1] if found else {}
+
+
+def _is_replaced(old: Result, new: Result) -> bool:
+    if "digest" not in old:  # of before, when a set's was not noted
+        return bool(old.get("own") and new.get("own") and old.get("protocol") == new["protocol"])
+    return all(old.get(name) == new.get(name) for name in _KIND)

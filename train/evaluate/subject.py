@@ -1,0 +1,96 @@
+"""What an evaluation is about: a network, the same before training, and what is known of both."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+
+from accelssl.errors import UserError
+from accelssl.pipeline.loader import LoaderOptions
+from accelssl.pipeline.shards import ShardSet, open_shards
+from accelssl.pipeline.worker_pool import usable_cores
+from accelssl.train import checkpoint
+from accelssl.train.config import read_config
+from accelssl.train.evaluate.backbone import Backbone, open_backbone, untrained
+from accelssl.train.evaluate.features import BATCH, evaluation_options
+from accelssl.train.evaluate.neighbours import refuse_without_val
+from accelssl.train.evaluate.results import Result, keep_result
+
+GPU_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The network as trained and, unless it was not asked for, before; both on a device.
+
+    facts go into every result. run and digest, that of the set it was trained on, are None for a
+    file of weights.
+    """
+
+    trained: Backbone
+    untrained: Backbone | None
+    shards: ShardSet
+    options: LoaderOptions
+    facts: dict[str, Any]
+    run: Path | None = None
+    digest: str | None = None
+
+    @property
+    def networks(self) -> dict[str, Backbone]:
+        """By name: trained and, if there, untrained."""
+        found = {"trained": self.trained}
+        return found if self.untrained is None else found | {"untrained": self.untrained}
+
+    def keep(self, protocol: str, scores: Result) -> Result:
+        """The scores with what they are of; kept in RUN/evaluation.json where there is a run."""
+        result = {"protocol": protocol} | scores | self.facts
+        result |= {"data": self.shards.location, "digest": self.shards.digest}
+        if self.run is not None:
+            result["own"] = self.shards.digest == self.digest
+            keep_result(self.run, result)
+        return result
+
+
+def open_subject(
+    run: Path | None,
+    weights: str | None,
+    model: str | None,
+    data: str | None,
+    device: torch.device,
+    *,
+    with_untrained: bool = True,
+) -> Subject:
+    """A run at its last checkpoint, on its own shard set or another, or weights: see open_backbone.
+
+    UserError for what that refuses, and without a shard set that has a val split.
+    """
+    if run is None and weights is not None and data is None:
+        raise UserError("No shard set was named.", "Name its folder with --data.")
+    trained = open_backbone(run, weights, model)
+    if run is None:
+        assert data is not None
+        before = untrained_model(trained) if with_untrained else None
+        batch = BATCH if device.type == "cpu" else GPU_BATCH
+        options = LoaderOptions(batch, 0, device, threads=usable_cores())
+        facts, digest = trained.origin, None
+    else:
+        config = read_config(run / "config.json")
+        before = untrained(config) if with_untrained else None
+        options = evaluation_options(config, device)
+        facts = {name: trained.origin[name] for name in ("step", "spent")}
+        digest = checkpoint.load(run, at_a_glance=True).digest
+        data = data or config.data
+    shards = open_shards(data)
+    refuse_without_val(shards)
+    before = None if before is None else before.to(device)
+    return Subject(trained.to(device), before, shards, options, facts, run, digest)
+
+
+def untrained_model(trained: Backbone) -> Backbone:
+    """timm's model of that name as it begins, drawn by the seed 0."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = timm.create_model(trained.name, pretrained=False, num_classes=0)
+    return Backbone(trained.name, network, trained.pictures)

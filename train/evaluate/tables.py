@@ -1,0 +1,75 @@
+"""What evaluations found, as lines of text for people."""
+
+from typing import Any
+
+from accelssl.train.evaluate.linear_presets import CENTRAL, FRESH
+from accelssl.train.formats import duration
+
+NAMES = ("trained", "untrained", "pixels")
+
+
+def score_table(result: dict[str, Any]) -> str:
+    """A result of any protocol."""
+    tables = {"nn": _neighbours, "linear": _linear, "finetune": _finetune}
+    return "\n".join(tables[result["protocol"]](result))
+
+
+def _neighbours(result: dict[str, Any]) -> list[str]:
+    return [
+        f"{result['queries']} queries against a bank of {result['bank']}",
+        f"{'':10} nn1   knn20",
+        *(
+            f"{name:10} {result[name]['nn1']:5.1f} {result[name]['knn20']:5.1f}"
+            for name in NAMES
+            if name in result
+        ),
+    ]
+
+
+def _linear(result: dict[str, Any]) -> list[str]:
+    found = {name: result[name] for name in NAMES if name in result}
+    rates = [each["rate"] for each in result["trained"]["rates"]]
+    lines = [
+        f"linear probe ({result['preset']}) on {_crops(result['crops'])}: {result['epochs']} "
+        f"epochs, batch {result['batch']}, {result['train']:,} pictures, {result['classes']} "
+        "classes",
+        f"{'':10} top-1  top-5  {'right of ' + format(result['val'], ','):>16}  rate",
+        *(
+            f"{name:10} {best['top1']:5.1f}  {best['top5']:5.1f}  {best['right1']:>16,}  "
+            f"{best['rate']:g}"
+            for name, best in found.items()
+        ),
+    ]
+    if len(rates) > 1:
+        lines += [
+            f"{'top-1 by rate':14}" + "".join(f"{rate:>7g}" for rate in rates),
+            *(
+                f"{name:14}" + "".join(f"{each['top1']:7.1f}" for each in best["rates"])
+                for name, best in found.items()
+            ),
+            "The best rate was chosen on the pictures it is judged by: a little optimistic. "
+            f"The protocol's own is {result['preset_rate']:g}.",
+        ]
+    if result["crops"] != FRESH:
+        lines.append(
+            "Published figures are from new random crops in every epoch: --crops fresh "
+            f"({result['epochs']} passes of the network)."
+        )
+    return lines
+
+
+def _crops(crops: str) -> str:
+    names = {CENTRAL: "central crops", FRESH: "new random crops in every epoch"}
+    return names.get(crops, f"{crops} random crops of each picture")
+
+
+def _finetune(result: dict[str, Any]) -> list[str]:
+    lines = [
+        f"fine-tuning ({result['preset']}): {result['epochs']} epochs, batch {result['batch']}, "
+        f"{result['classes']} classes, {duration(result['seconds'])}",
+        f"top-1 {result['top1']:.1f}%, top-5 {result['top5']:.1f}%: {result['right1']:,} and "
+        f"{result['right5']:,} of {result['images']:,}",
+    ]
+    if "ema_top1" in result:
+        lines.append(f"top-1 of the moving average of the weights: {result['ema_top1']:.1f}%")
+    return lines

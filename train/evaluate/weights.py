@@ -1,0 +1,107 @@
+"""Weights in a file, into one of timm's models: all of them but a classifier's, or an error."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from timm.models import load_state_dict
+from torch import Tensor, nn
+
+from accelssl.errors import UserError
+
+Weights = dict[str, Tensor]
+_COUNTER = "num_batches_tracked"  # of batch norms: features do not depend on it
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a safetensors file says of itself; nothing for others. UserError if it is unreadable."""
+    if path.suffix != ".safetensors":
+        return {}
+    try:
+        with safe_open(path, "pt") as file:
+            return file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, error) from error
+
+
+def read_weights(path: Path) -> Weights:
+    """A state dict, on the CPU: in safetensors, or in what torch.save wrote, alone or as its
+    "model", "state_dict" or average of either. UserError for anything else.
+    """
+    if not path.is_file():
+        raise _unreadable(path, FileNotFoundError())
+    try:
+        # What timm, DeiT and MAE save has the training's options beside the weights.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            state: dict[str, Any] = load_state_dict(str(path), weights_only=True)
+    except Exception as error:
+        raise _unreadable(path, error) from error
+    if "objective" in state:
+        raise UserError(
+            f"{path} is the checkpoint of a run.", "Name the run's folder instead of the file."
+        )
+    wrong = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if wrong:
+        raise UserError(
+            f"{path} is no state dict: {_some(wrong)} are no tensors.",
+            "Save the model's state dict alone, or under the key model or state_dict.",
+        )
+    return state
+
+
+def load_weights(network: nn.Module, weights: Weights, both: str) -> None:
+    """Load all of `weights`, but those of a classifier; `both` says of what in what.
+
+    Positions and patch kernels of another size are resampled as timm does it. UserError naming what
+    is missing, too much or of another shape.
+    """
+    adapt = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    try:
+        if adapt is not None:
+            weights = adapt(weights, network)
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise _do_not_match(both, one_line(error)) from error
+    shapes = {name: value.shape for name, value in network.state_dict().items()}
+    heads = _classifiers(network)
+    differences = {
+        "missing": [n for n in shapes if n not in weights and not n.endswith(_COUNTER)],
+        "too much": [n for n in weights if n not in shapes and not n.startswith(heads)],
+        "of another shape": [n for n, w in weights.items() if shapes.get(n, w.shape) != w.shape],
+    }
+    if any(differences.values()):
+        parts = [f"{what}: {_some(names)}" for what, names in differences.items() if names]
+        raise _do_not_match(both, "; ".join(parts))
+    network.load_state_dict(weights, strict=False)
+
+
+def _classifiers(network: nn.Module) -> tuple[str, ...]:
+    """Beginnings of the names that a classifier's weights have, which features do without."""
+    named = getattr(network, "pretrained_cfg", {}).get("classifier") or ()
+    return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
+
+
+def _do_not_match(both: str, reason: str) -> UserError:
+    return UserError(
+        f"{both} do not match ({reason}).", "Name the model the weights were trained in: --model."
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    why = one_line(error) if path.is_file() else "there is no such file"
+    return UserError(
+        f"{path} cannot be read as weights ({why}).",
+        "Name a state dict: a .safetensors file, or one of torch.save (.pt, .pth).",
+    )
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:4])
+    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
+
+
+def one_line(error: Exception) -> str:
+    """What it says, shortened: torch lists every tensor after a headline."""
+    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -1,0 +1,75 @@
+"""The encoder of a run as a file that timm loads by itself."""
+
+import os
+from importlib.metadata import version
+from pathlib import Path
+
+from safetensors.torch import save
+
+from accelssl.errors import UserError
+from accelssl.train.config import read_config
+from accelssl.train.evaluate.backbone import MEAN, MODEL, STD, VERSION, Backbone, of_run
+
+SUFFIX = ".safetensors"
+
+
+def export_encoder(run: Path, file: Path, *, replaces: bool = False) -> str:
+    """Write the encoder that `run` evaluates, at its last checkpoint; returns the line to load it.
+
+    `file` holds timm's own state dict, without a classifier. Its metadata: model, algo, version,
+    step, budget and what of it is spent, the mean and standard deviation of the colours the model
+    takes (of 0..1), and the loading line. It is written whole or not at all.
+
+    UserError when the run has no checkpoint, the name does not end in .safetensors, the file exists
+    and is not to be replaced, or cannot be written.
+    """
+    if file.suffix != SUFFIX:
+        raise UserError(
+            f"{file} is not the name of a safetensors file.",
+            f"Call it {file.with_suffix(SUFFIX)}.",
+        )
+    if file.exists() and not replaces:
+        raise UserError(f"{file} exists already.", "Add --force to replace it, or name another.")
+    backbone = of_run(run)
+    line = loading_line(backbone.name, file)
+    tensors = {name: value.contiguous() for name, value in backbone.model.state_dict().items()}
+    _write(file, save(tensors, _metadata(run, backbone) | {"load": line}))
+    return line
+
+
+def loading_line(model: str, file: Path) -> str:
+    """What loads an exported file in Python, after `import timm`."""
+    return f'timm.create_model("{model}", checkpoint_path="{file}", num_classes=0)'
+
+
+def _metadata(run: Path, backbone: Backbone) -> dict[str, str]:
+    """safetensors takes text only. "format" is what other readers of such files look for."""
+    config = read_config(run / "config.json")
+    return {
+        "format": "pt",
+        MODEL: backbone.name,
+        MEAN: ",".join(map(str, backbone.pictures.mean)),
+        STD: ",".join(map(str, backbone.pictures.std)),
+        "algo": config.algo,
+        VERSION: version("accelssl"),
+        "step": str(backbone.origin["step"]),
+        "spent": str(backbone.origin["spent"]),
+        "budget": str(config.budget),
+    }
+
+
+def _write(file: Path, content: bytes) -> None:
+    partial = file.with_name(f"{file.name}.part")
+    try:
+        with partial.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(file)
+    except OSError as error:
+        if partial.is_file():
+            partial.unlink()
+        raise UserError(
+            f"{file} could not be written ({error.strerror}).",
+            "Name a place that exists, is writable and has room.",
+        ) from error
