@@ -12,11 +12,10 @@ import torch
 from accelssl.errors import UserError
 from accelssl.pipeline import hardware_queues
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.pipeline.counted import counted
 from accelssl.pipeline.storage.storage import absolute
 from accelssl.train import checkpoint, named_recipes, recipes
 from accelssl.train.baseline import measure_baseline
-from accelssl.train.budget import format_units, parse_units, steps_bought
+from accelssl.train.budget import parse_units
 from accelssl.train.config import TrainConfig, override, read_config, refuse_changes
 from accelssl.train.distributed import (
     ALONE,
@@ -26,12 +25,12 @@ from accelssl.train.distributed import (
     read_ranks,
     this_job,
 )
-from accelssl.train.formats import duration
 from accelssl.train.keeping import read_shares
 from accelssl.train.lock import exclusive
 from accelssl.train.log import Log
 from accelssl.train.loop import train
 from accelssl.train.method import ALGORITHMS
+from accelssl.train.outline import LastStep, outcome, outline
 from accelssl.train.precision import pick_precision
 from accelssl.train.report import write_report
 from accelssl.train.resuming import Restart, described, finished
@@ -39,13 +38,7 @@ from accelssl.train.schedule import Schedule, constant, read_schedule
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import CONFIG, JOB, Session, resume, start
-from accelssl.train.watchers import (
-    CollapseNotice,
-    LastStep,
-    Terminal,
-    progress_bar,
-    tensorboard,
-)
+from accelssl.train.watchers import CollapseNotice, Terminal, progress_bar, tensorboard
 
 DEFAULT_ALGORITHM = "simclr"
 DEFAULT_MODEL = "vit_base_patch16_224"
@@ -206,13 +199,13 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
     if not (out / PICTURES).exists():
         save_pictures(session, out)
     console = Terminal()
-    console.print(_summary(session))
+    console.print(outline(session))
     last = LastStep()
     with progress_bar(session.config.budget, console) as bar:
         watchers = [bar, last, CollapseNotice(session.config, console)]
         watchers += [w for w in (tensorboard(out),) if w]
         stopped_by = train(session, out, watchers)
-    console.print(_outcome(session, last))
+    console.print(outcome(session, last))
     if baseline and not stopped_by and session.ranks.world == 1:
         measure_baseline(session, out)
     console.print(f"report: {write_report(out)}")
@@ -328,32 +321,3 @@ def _machine_options(
         "keep_latest": machine.keep,
         "keep_at": None if machine.keep_at is None else read_shares(machine.keep_at),
     }
-
-
-def _summary(session: Session) -> str:
-    """The run, and what its budget buys."""
-    config, images = session.config, len(session.shards.split("train"))
-    stages = config.schedule.stages
-    steps = steps_bought(
-        config.budget, [(s.until, config.batch * config.sample_cost(s)) for s in stages]
-    )
-    parts = [f"{n:,} steps of {s.compression}" for n, s in zip(steps, stages, strict=True)]
-    seen = config.batch * sum(steps)
-    done = f", {session.step:,} steps are done" if session.step else ""
-    algo = f"symmetric {config.algo}" if config.symmetric else config.algo
-    if config.algo == "dino":
-        algo = f"{config.mode} mode of dino with {counted(config.n_local, 'small crop')},"
-    return (
-        f"{algo} {config.model}, {images:,} images, batch {config.batch}; "
-        f"{format_units(config.budget)} units buy {', then '.join(parts)}: "
-        f"{seen:,} images, {seen / images:,.1f} epochs{done}"
-    )
-
-
-def _outcome(session: Session, last: LastStep) -> str:
-    """Where a run has come to, in this and in earlier parts."""
-    rate = session.images / max(session.elapsed_s, 1e-9)
-    return (
-        f"step {session.step:,}{last}: {session.images:,} images in "
-        f"{duration(session.elapsed_s)}, {rate:,.0f} images/s"
-    )

@@ -94,8 +94,9 @@ ALONE = Ranks()
 
 def read_ranks() -> Ranks:
     """What torchrun says in the environment; ALONE without it. UserError when it is incomplete."""
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
-        return ALONE
+        return replace(ALONE, restarts=restarts)
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in names if name not in os.environ]
     if missing:
@@ -103,7 +104,6 @@ def read_ranks() -> Ranks:
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but {', '.join(missing)} is not set.",
             "Start with torchrun --nproc-per-node GPUS -m accelssl train, which sets them all.",
         )
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     rank, world, local_rank, local_world = (int(os.environ[name]) for name in names[:4])
     return Ranks(rank, world, local_rank, local_world, restarts)
 

@@ -24,7 +24,6 @@ LONG = 0.05
 """DINO's keys have collapsed when, for this share of the budget, the entropy of their prototypes
 was within EXTREME_ENTROPY of the most there can be, or of nothing, in parts of the most."""
 
-
 # What says where in the run a line is: no curve of it is worth looking at.
 _WHERE = frozenset(("step", "epoch", "images", "progress", "elapsed_s"))
 
@@ -73,20 +72,6 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
                 console.print(_loader_limits(line))
 
         yield watch
-
-
-class LastStep:
-    """Remembers the last loss; as text, what there is to say of it."""
-
-    def __init__(self) -> None:
-        self._line: dict[str, Any] = {}
-
-    def __call__(self, line: dict[str, Any]) -> None:
-        if line["kind"] == "step":
-            self._line = line
-
-    def __str__(self) -> str:
-        return f", loss {self._line['loss']:.3f}" if self._line else ""
 
 
 class CollapseNotice:

@@ -312,6 +312,8 @@ def test_an_environment_that_is_half_torchruns_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "5")
     assert read_ranks() == Ranks(0, 3, 1, 2, restarts=5)
     monkeypatch.setenv("WORLD_SIZE", "1")
+    assert read_ranks() == Ranks(restarts=5)
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
     assert read_ranks() == ALONE
 
 

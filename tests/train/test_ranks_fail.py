@@ -24,7 +24,7 @@ RANKS = 2
 
 
 def spoil(session: Session, what: str) -> None:
-    """Let something fail on rank 1 in the third step."""
+    """Let something fail on rank 1 in the third step, or rank 0's disk be full after the first."""
     original, forward, calls = session.loader.next, session.objective.forward, 0
 
     def third_fails(*compressions: Any) -> Any:
@@ -40,6 +40,12 @@ def spoil(session: Session, what: str) -> None:
         loss: Tensor = forward(*views)
         return loss * float("nan") if calls == 3 and what == "loss" else loss
 
+    def disk_is_full(run: Path) -> None:
+        raise UserError(f"The checkpoint could not be written to {run}.", "Free space there.")
+
+    if session.ranks.is_main and what == "disk":
+        loop.CHECKPOINT_S = 0.0
+        session.save = disk_is_full  # type: ignore[method-assign]
     if session.ranks.rank == 1:
         session.loader.next = third_fails  # type: ignore[method-assign, assignment]
         session.objective.forward = third_is_lost
@@ -99,6 +105,7 @@ def arguments(shards: Path, run: Path) -> list[str]:
         ("loss", "The loss of step 3 is nan on rank 1 of 2 (p48 d0.5, learning rate "),
         ("pictures", "Image 17 is cut off."),
         ("bug", "ZeroDivisionError: division by zero"),
+        ("disk", "The checkpoint could not be written to "),
     ],
 )
 def test_what_fails_on_one_rank_stops_both_with_its_message_and_a_good_checkpoint(

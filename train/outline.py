@@ -1,0 +1,51 @@
+"""What a run says of itself at its start and its end."""
+
+from typing import Any
+
+from accelssl.pipeline.counted import counted
+from accelssl.train.budget import format_units, steps_bought
+from accelssl.train.formats import duration
+from accelssl.train.session import Session
+
+
+class LastStep:
+    """Remembers the last loss; as text, what there is to say of it."""
+
+    def __init__(self) -> None:
+        self._line: dict[str, Any] = {}
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        if line["kind"] == "step":
+            self._line = line
+
+    def __str__(self) -> str:
+        return f", loss {self._line['loss']:.3f}" if self._line else ""
+
+
+def outline(session: Session) -> str:
+    """The run, and what its budget buys."""
+    config, images = session.config, len(session.shards.split("train"))
+    stages = config.schedule.stages
+    steps = steps_bought(
+        config.budget, [(s.until, config.batch * config.sample_cost(s)) for s in stages]
+    )
+    parts = [f"{counted(n, 'step')} of {s.compression}" for n, s in zip(steps, stages, strict=True)]
+    seen = config.batch * sum(steps)
+    done = f", {session.step:,} steps are done" if session.step else ""
+    algo = f"symmetric {config.algo}" if config.symmetric else config.algo
+    if config.algo == "dino":
+        algo = f"{config.mode} mode of dino with {counted(config.n_local, 'small crop')},"
+    return (
+        f"{algo} {config.model}, {images:,} images, batch {config.batch}; "
+        f"{format_units(config.budget)} units buy {', then '.join(parts)}: "
+        f"{seen:,} images, {seen / images:,.1f} epochs{done}"
+    )
+
+
+def outcome(session: Session, last: LastStep) -> str:
+    """Where a run has come to, in this and in earlier parts."""
+    rate = session.images / max(session.elapsed_s, 1e-9)
+    return (
+        f"step {session.step:,}{last}: {session.images:,} images in "
+        f"{duration(session.elapsed_s)}, {rate:,.0f} images/s"
+    )
