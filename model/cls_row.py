@@ -30,8 +30,8 @@ def cls_row(block: nn.Module, x_NLD: Tensor) -> Tensor:
 def is_plain(block: nn.Module) -> bool:
     """Whether it is timm's Block with its Attention, and so does what is written out for it."""
     attention = getattr(block, "attn", None)
-    is_plain = type(block) is Block and type(attention) is Attention
-    return is_plain and getattr(attention, "gate", None) is None
+    is_timms = type(block) is Block and type(attention) is Attention
+    return is_timms and getattr(attention, "gate", None) is None
 
 
 def _attention(attention: Attention, x_NLD: Tensor) -> Tensor:

@@ -13,6 +13,11 @@ from torch.nn.utils.parametrizations import weight_norm
 from accelssl.model.batch_norm import GlobalBatchNorm1d
 
 
+def normalised(z_NE: Tensor) -> Tensor:
+    """Rows of length 1, in float32 at least."""
+    return F.normalize(z_NE.to(torch.promote_types(z_NE.dtype, torch.float32)), dim=1)
+
+
 class ProjectionHead(nn.Module):
     """SimCLR's head for ViTs: three linear layers without bias, each followed by batch norm.
 

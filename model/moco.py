@@ -1,6 +1,6 @@
 """MoCo-v3: a query finds the key of the same image, made by a slower encoder, among all keys.
 
-Shapes: N images on this rank, M over all ranks, D width, E projected width.
+Shapes: N images on this rank, M over all ranks, B further keys, D width, E projected width.
 """
 
 import torch
@@ -8,26 +8,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from accelssl.model.gather import gather_detached, rank
-from accelssl.model.heads import moco_head
+from accelssl.model.heads import moco_head, normalised
 from accelssl.model.key import MovingAverage
 from accelssl.model.objective import Objective
 from accelssl.model.tokens import Tokens
 from accelssl.model.vit import Encoder
 
 
-def contrast(z_q_NE: Tensor, z_k_NE: Tensor, temperature: float) -> Tensor:
+def contrast(
+    z_q_NE: Tensor, z_k_NE: Tensor, temperature: float, bank_BE: Tensor | None = None
+) -> Tensor:
     """Cross entropy of each query over the keys of all ranks, times 2T, in float32 at least.
 
     The mean over this rank's N queries: query i is to pick key i of its own rank among M by cosine
     similarity over T (Chen et al., ICCV 2021, algorithm 1; facebookresearch/moco-v3,
     moco/builder.py). Keys get no gradient. The mean over ranks, of loss and gradients, is that of
-    one process on all images.
+    one process on all images. bank_BE, normalised, are keys of further images.
     """
     with torch.autocast(z_q_NE.device.type, enabled=False):
-        dtype = torch.promote_types(z_q_NE.dtype, torch.float32)
-        q_NE = F.normalize(z_q_NE.to(dtype), dim=1)
-        k_ME = gather_detached(F.normalize(z_k_NE.detach().to(dtype), dim=1))
-        logits_NM = q_NE @ k_ME.T / temperature
+        q_NE = normalised(z_q_NE)
+        k_ME = gather_detached(normalised(z_k_NE.detach()))
+        logits_NM = q_NE @ (k_ME if bank_BE is None else torch.cat([k_ME, bank_BE])).T / temperature
         first = rank() * len(q_NE)  # rank r's keys are columns N r to N (r + 1)
         own = first + torch.arange(len(q_NE), device=q_NE.device)
         return F.cross_entropy(logits_NM, own) * (2 * temperature)
@@ -109,5 +110,13 @@ class MoCo(Objective):
         self.key.follow(self.query)
         z_k = [self.key(view) for view in keys]
         # A query meets the key of the other view: of two in the symmetric loss, else the only one.
-        terms = [contrast(q, k, self.temperature) for q, k in zip(z_q, reversed(z_k), strict=True)]
+        banks = self.bank or (None,) * len(z_q)
+        terms = [
+            contrast(q, k, self.temperature, bank)
+            for q, k, bank in zip(z_q, reversed(z_k), banks, strict=True)
+        ]
         return torch.stack(terms).sum()
+
+    def negatives(self, *views: Tokens) -> tuple[Tensor, ...]:
+        """Keys of these images, in the order of the queries that are to meet them."""
+        return tuple(normalised(self.key(view)) for view in reversed(views[len(views) // 2 :]))

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from accelssl.model.tokens import Tokens
 from accelssl.model.vit import Encoder
 
 
@@ -19,9 +20,13 @@ class Objective(nn.Module, ABC):
     part of the state, being functions of progress.
 
     A step is: set_progress, forward, backward, `after_backward`, the optimiser, `after_step`.
+
+    bank: for each term of the loss rows that are negatives too, beside the batch's own, as
+    `negatives` gave them for other images. None in training.
     """
 
     spread: Tensor
+    bank: tuple[Tensor, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,6 +49,11 @@ class Objective(nn.Module, ABC):
 
     def set_progress(self, progress: float) -> None:
         """Prepare the next steps, at `progress` (0 to 1) of the budget, on the current stream."""
+
+    def negatives(self, *views: Tokens) -> tuple[Tensor, ...]:
+        """bank_BE for each term of the loss: what these views are to those of other images.
+        Nothing, in a method without negatives."""
+        return ()
 
     def after_backward(self) -> None:
         """Gradients are there, averaged over ranks, and not used yet."""

@@ -1,6 +1,7 @@
 """SimCLR: two views of an image attract, views of different images repel.
 
-Shapes: N images on this rank, M over all ranks, 2N and 2M views, D width, E projected width.
+Shapes: N images on this rank, M over all ranks, 2N and 2M views, B further negatives, D width,
+E projected width.
 """
 
 import torch
@@ -8,23 +9,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from accelssl.model.gather import gather, rank
-from accelssl.model.heads import ProjectionHead
+from accelssl.model.heads import ProjectionHead, normalised
 from accelssl.model.objective import Objective
 from accelssl.model.tokens import Tokens
 from accelssl.model.vit import Encoder
 
 
-def nt_xent(z_q_NE: Tensor, z_k_NE: Tensor, temperature: float) -> Tensor:
+def nt_xent(
+    z_q_NE: Tensor, z_k_NE: Tensor, temperature: float, bank_BE: Tensor | None = None
+) -> Tensor:
     """Normalised-temperature cross entropy, mean over this rank's 2N views, in float32 at least.
 
     Each view is to pick its partner among the other 2M - 1 views of all ranks by cosine
     similarity; itself is excluded (Chen et al., ICML 2020, equation 1; google-research/simclr,
     objective.py). The mean over ranks, of loss and gradients, is that of one process on all images.
+    bank_BE, normalised, are views of further images.
     """
     with torch.autocast(z_q_NE.device.type, enabled=False):
-        z = torch.cat([z_q_NE, z_k_NE])
-        z = F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)), dim=1)
-        logits = z @ gather(z).T / temperature
+        z = normalised(torch.cat([z_q_NE, z_k_NE]))
+        others = gather(z) if bank_BE is None else torch.cat([gather(z), bank_BE])
+        logits = z @ others.T / temperature
         views = torch.arange(len(z), device=z.device)
         first = rank() * len(z)  # rank r's views are columns 2N r to 2N (r + 1)
         itself = torch.arange(logits.shape[1], device=z.device) == (first + views)[:, None]
@@ -65,9 +69,16 @@ class SimCLR(Objective):
 
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
         """The loss of this rank's pairs. Both views have the same p and the same keep."""
-        values_2NLV = torch.cat([query.values_NLV, key.values_NLV])
-        keep_idx_2NL = torch.cat([query.keep_idx_NL, key.keep_idx_NL])
-        features_2ND = self.encoder(values_2NLV, keep_idx_2NL, query.p, query.grid)
+        features_2ND = self._features(query, key)
         self._note_spread(features_2ND)
         z_q_NE, z_k_NE = self.head(features_2ND).chunk(2)
-        return nt_xent(z_q_NE, z_k_NE, self.temperature)
+        return nt_xent(z_q_NE, z_k_NE, self.temperature, *self.bank)
+
+    def negatives(self, *views: Tokens) -> tuple[Tensor, ...]:
+        return (normalised(self.head(self._features(*views))),)
+
+    def _features(self, query: Tokens, key: Tokens) -> Tensor:
+        values_2NLV = torch.cat([query.values_NLV, key.values_NLV])
+        keep_idx_2NL = torch.cat([query.keep_idx_NL, key.keep_idx_NL])
+        features_2ND: Tensor = self.encoder(values_2NLV, keep_idx_2NL, query.p, query.grid)
+        return features_2ND

@@ -157,14 +157,27 @@ class Loader:
         Raises ValueError unless there is a compression for each view.
         """
         for asked in (compressions, then):
-            if asked is not None and len(asked) < len(self.views):
-                raise ValueError(f"{len(asked)} compressions for {len(self.views)} views.")
+            self._refuse_too_few(asked)
         made = self._take(tuple(compressions))
         if then is not None and self._thread:
             self._pending = self._thread.submit(self._make, tuple(then))
-        for view in made.views:
-            self._lane.hand_over(made.at, view.values_NLV, view.keep_idx_NL)
-        return Batch(made.views, made.plan.samples_N, made.plan.epoch, made.labels_N)
+        return self._handed_over(made)
+
+    def next_in_turn(self, several: Sequence[Sequence[Compression]]) -> Iterator[Batch]:
+        """The next batch again and again: the same crops and augmentation, compressed by each of
+        `several` in turn, each as `next` has it. Only the one that is asked for is made.
+
+        Raises ValueError unless each has a compression for each view.
+        """
+        made: _Made | None = None
+        for compressions in map(tuple, several):
+            self._refuse_too_few(compressions)
+            if made is None:
+                made = self._take(compressions)
+            elif made.compressions != compressions:
+                drawn = self._drawn(made.plan, compressions)
+                made = self._compressed(made.plan, made.labels_N, made.crops, drawn)
+            yield self._handed_over(made)
 
     def close(self) -> None:
         """Give back processes, threads, decoder and what was made ahead; without it that happens
@@ -195,6 +208,15 @@ class Loader:
                 images.append(augmented_NHWC.cpu().numpy())
         kept = [[self._keep_idx(made.plan, i, stage[i]) for i in shown] for stage in stages]
         return np.stack(images), kept
+
+    def _refuse_too_few(self, asked: Sequence[Compression] | None) -> None:
+        if asked is not None and len(asked) < len(self.views):
+            raise ValueError(f"{len(asked)} compressions for {len(self.views)} views.")
+
+    def _handed_over(self, made: _Made) -> Batch:
+        for view in made.views:
+            self._lane.hand_over(made.at, view.values_NLV, view.keep_idx_NL)
+        return Batch(made.views, made.plan.samples_N, made.plan.epoch, made.labels_N)
 
     def _take(self, compressions: tuple[Compression, ...]) -> _Made:
         if self._stream is None:

@@ -8,6 +8,7 @@ import torch
 
 from accelssl.pipeline.compress.compression import UNCOMPRESSED
 from accelssl.pipeline.loader import Loader
+from accelssl.train.flops import ModelShape, image_flops
 from accelssl.train.log import NAME as LOG
 from accelssl.train.loop import step_of
 from accelssl.train.schedule import Stage
@@ -29,7 +30,7 @@ def measure_baseline(session: Session, run: Path) -> None:
     known = any(stage.compression == UNCOMPRESSED for stage in config.schedule.stages)
     if known or config.size % UNCOMPRESSED.p:
         return
-    device = session.device
+    device, plain = session.device, Stage(1.0, UNCOMPRESSED)
     loader = Loader(
         session.shards.split("train"), run_views(config), loader_options(config, device)
     )
@@ -40,7 +41,8 @@ def measure_baseline(session: Session, run: Path) -> None:
     line = {
         "kind": "baseline",
         "images_per_s": images_per_s,
-        "sample_cost": config.sample_cost(Stage(1.0, UNCOMPRESSED)),
+        "sample_cost": config.sample_cost(plain),
+        "image_flops": image_flops(ModelShape.of(session.objective), config, plain),
     }
     with (run / LOG).open("a") as log:
         log.write(json.dumps(line) + "\n")

@@ -133,12 +133,13 @@ def after_lost_numbers(run: Path) -> str:
     return f"{another}, or try again with --resume from {run / NAME}, which is of step {step}."
 
 
-def load(run: Path, *, at_a_glance: bool = False) -> Checkpoint:
+def load(run: Path, *, at_a_glance: bool = False, name: str = NAME) -> Checkpoint:
     """Read RUN/checkpoint.pt onto the CPU. UserError when it is missing or unreadable.
 
     at_a_glance leaves the weights in the file until they are looked at: for the numbers alone.
+    name: of another checkpoint in RUN.
     """
-    path = run / NAME
+    path = run / name
     if not path.is_file():
         raise UserError(
             f"{run} holds no checkpoint.", "Start the run without --resume, or name another --out."

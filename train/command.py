@@ -25,7 +25,9 @@ from accelssl.train.distributed import (
     read_ranks,
     this_job,
 )
+from accelssl.train.history import read_history
 from accelssl.train.keeping import read_shares
+from accelssl.train.ledgers import closing_lines
 from accelssl.train.lock import exclusive
 from accelssl.train.log import Log
 from accelssl.train.loop import train
@@ -208,6 +210,8 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
     console.print(outcome(session, last))
     if baseline and not stopped_by and session.ranks.world == 1:
         measure_baseline(session, out)
+    for said in closing_lines(read_history(out)):
+        console.print(said, soft_wrap=True)
     console.print(f"report: {write_report(out)}")
     return stopped_by
 
@@ -250,6 +254,23 @@ def _named_recipe(
                 f"Leave {option} out: the recipe says what it is.",
             )
     return found
+
+
+def new_config(
+    *,
+    algo: str | None,
+    data: str | None,
+    budget: float | None,
+    compression: Compressing,
+    small: bool,
+    options: dict[str, Any],
+    recipe: str | None,
+) -> TrainConfig:
+    """What `train_command` would begin with, before it looks at the machine. UserError as there."""
+    named = _named_recipe(recipe, algo, small, resuming=False)
+    schedule = _schedule(compression, _usual_compression(named))
+    chosen = options | {"schedule": schedule, "budget": budget}
+    return _recipe(algo, data, chosen, small, named)
 
 
 def _usual_compression(named: named_recipes.Recipe | None) -> Compression:

@@ -1,6 +1,7 @@
 """Numbers as a reader of the report wants them: 200k, 1.28M, 2 h 05 min, 61.3%."""
 
 import math
+from collections.abc import Sequence
 
 ABSENT = "\N{EN DASH}"
 SUFFIXES = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
@@ -66,3 +67,19 @@ def times(value: float | None) -> str:
 def compression(p: float, drop: float) -> str:
     """The name of a compression in plots and tables: p30 d0.5."""
     return f"p{p:g} d{drop:g}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table for the terminal: the first column to the left, the others to the right.
+
+    >>> aligned([["", "a"], ["row", "12"]])
+    ['      a', 'row  12']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

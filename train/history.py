@@ -21,7 +21,7 @@ from accelssl.train.evaluate.results import NEAREST, Result, own_result, read_re
 Column = npt.NDArray[np.float64]
 # A step line is worth nothing without these; the others may be absent and read as NaN.
 NEEDED = ("step", "images", "spent", "elapsed_s", "p", "drop", "keep", "sample_cost")
-WANTED = ("epoch", "loss", "lr", "images_per_s")
+WANTED = ("epoch", "loss", "lr", "images_per_s", "image_flops")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Steps:
     """The logged steps as columns, each float64 of shape (steps,), with `step` increasing.
 
     `images`, `spent` (budget units) and `elapsed_s` are cumulative over the whole run;
-    `loss`, `lr`, `epoch` and `images_per_s` are NaN where the log has no finite number.
+    `loss`, `lr`, `epoch`, `images_per_s` and `image_flops` are NaN where the log has no finite
+    number.
     """
 
     step: Column
@@ -44,6 +45,7 @@ class Steps:
     loss: Column
     lr: Column
     images_per_s: Column
+    image_flops: Column
 
     def __len__(self) -> int:
         return len(self.step)

@@ -10,6 +10,7 @@ from accelssl.pipeline.loader import Batch
 from accelssl.train.distributed import FAILED, Votes
 from accelssl.train.evaluate.features import encoder_features, evaluation_options
 from accelssl.train.evaluate.neighbours import neighbours_of
+from accelssl.train.flops import ModelShape, image_flops
 from accelssl.train.interrupt import interruption
 from accelssl.train.loader_guard import LoaderGuard
 from accelssl.train.log import Log, SilentLog, Watcher
@@ -177,5 +178,6 @@ def _line(session: Session, stage: Stage, batch: Batch, rate: float) -> dict[str
         "drop": compression.drop,
         "keep": compression.keep(session.config.size),
         "sample_cost": session.config.sample_cost(stage),
+        "image_flops": image_flops(ModelShape.of(session.objective), session.config, stage),
         "elapsed_s": round(session.elapsed_s, 4),
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accelssl.errors import UserError
-from accelssl.train import page
+from accelssl.train import ledgers, page
 from accelssl.train.figures import (
     accuracy_figure,
     loss_figure,
@@ -86,6 +86,7 @@ def render(history: History) -> str:
         _curves(history, stages, plain),
         _pictures(history),
         _costs(history, stages, plain),
+        _ledgers(stages, plain),
         _settings(history),
     ]
     return page.page(f"{run_name(history)} - accelssl", "\n".join(part for part in parts if part))
@@ -195,6 +196,24 @@ def _cost_row(name: str, stage: StageRun, history: History, plain: Uncompressed)
         times(counted_speed_up(stage, plain)),
         "not measured" if realised is None else times(realised),
     ]
+
+
+def _ledgers(stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
+    if not stages:
+        return ""
+    against, _ = ledgers.reference(stages, plain)
+    rows = ledgers.rows(stages, plain)
+    tints = [*stage_tints(stages), None][: len(rows)]
+    notes = [
+        "Units are the paper's: linear in tokens, heads left out, a backward pass twice a forward "
+        "one. PFLOP are 10^15 operations of all matrix products, forward and backward, decoding "
+        "and augmentation left out. In brackets the share of the run."
+    ]
+    if against:
+        notes[0] += f" The last two columns: what a unit costs against one of {against}."
+    heading, table = page.heading("Three ledgers"), page.table(ledgers.HEADS, rows, tints)
+    notes += ledgers.drift_notes(stages, plain)
+    return "\n".join([heading, table, *map(page.paragraph, notes)])
 
 
 def _settings(history: History) -> str:

@@ -53,7 +53,9 @@ def constant(compression: Compression) -> Schedule:
 
 
 def from_json(stages: Any) -> Schedule:
-    """A list of {"until", "p", "drop"}. UserError when it is anything else."""
+    """A list of {"until", "p", "drop"}, or an object with one as "stages", as accelssl schedule
+    writes it. UserError when it is anything else."""
+    stages = stages.get("stages") if isinstance(stages, dict) else stages
     try:
         return Schedule(
             tuple(
@@ -68,7 +70,8 @@ def from_json(stages: Any) -> Schedule:
 
 
 def read_schedule(path: Path) -> Schedule:
-    """A JSON file holding a list of stages. UserError when unreadable or malformed."""
+    """A JSON file holding a list of stages, alone or as "stages" of an object. UserError when
+    unreadable or malformed."""
     try:
         stages = json.loads(path.read_text())
     except (OSError, ValueError) as error:

@@ -15,7 +15,8 @@ COSTS = {"simclr": simclr_cost, "moco": moco_cost}
 class StageRun:
     """One stretch of a run under one compression.
 
-    `keep` counts the patch tokens of a view, `sample_cost` the budget units an image costs.
+    `keep` counts the patch tokens of a view, `sample_cost` the budget units an image costs,
+    `image_flops` its operations, NaN where they were not logged.
     The `*_from` and `*_to` bounds are cumulative: budget units, images, training seconds.
     """
 
@@ -29,6 +30,7 @@ class StageRun:
     images_to: float
     elapsed_from_s: float
     elapsed_to_s: float
+    image_flops: float
 
     @property
     def spent(self) -> float:
@@ -37,6 +39,10 @@ class StageRun:
     @property
     def images(self) -> float:
         return self.images_to - self.images_from
+
+    @property
+    def flops(self) -> float:
+        return self.images * self.image_flops
 
     @property
     def training_s(self) -> float:
@@ -53,10 +59,11 @@ class StageRun:
 
 @dataclass(frozen=True)
 class Uncompressed:
-    """An uncompressed image (p = 16, drop = 0): its cost and rate, None where not known."""
+    """An uncompressed image (p = 16, drop = 0): cost, rate, operations; None where not known."""
 
     sample_cost: float | None
     images_per_s: float | None
+    image_flops: float | None = None
 
 
 def stage_runs(history: History) -> tuple[StageRun, ...]:
@@ -83,6 +90,7 @@ def stage_runs(history: History) -> tuple[StageRun, ...]:
             images_to=float(steps.images[last]),
             elapsed_from_s=elapsed_s,
             elapsed_to_s=float(steps.elapsed_s[last]),
+            image_flops=float(steps.image_flops[last]),
         )
         spent, images, elapsed_s = stage.spent_to, stage.images_to, stage.elapsed_to_s
         stages.append(stage)
@@ -102,13 +110,19 @@ def uncompressed(history: History, stages: tuple[StageRun, ...]) -> Uncompressed
     noted = history.environment.get("baseline")
     rates: list[float | None] = [own_rate]
     costs = [stage.sample_cost for stage in plain[:1]] + _cost_by_formula(history)
+    flops = [finite(stage.image_flops) for stage in plain[:1]]
     for source in (noted, history.baseline):
         if isinstance(source, dict):
+            flops.insert(0, finite(source.get("image_flops")))
             rates.insert(0, finite(source.get("images_per_s")))
             cost = finite(source.get("sample_cost"))
             costs[:0] = [] if cost is None else [cost]
     rate = next((rate for rate in rates if rate is not None), None)
-    return Uncompressed(sample_cost=costs[0] if costs else None, images_per_s=rate)
+    return Uncompressed(
+        sample_cost=costs[0] if costs else None,
+        images_per_s=rate,
+        image_flops=next((count for count in flops if count is not None), None),
+    )
 
 
 def _cost_by_formula(history: History) -> list[float]:
@@ -125,7 +139,7 @@ def _cost_by_formula(history: History) -> list[float]:
 def whole_run(stages: tuple[StageRun, ...]) -> StageRun:
     """All stages (at least one) as one; p, drop and keep are those of the last stage.
 
-    Its `sample_cost` is the mean over the images of the run, in units.
+    Its `sample_cost` and `image_flops` are means over the images of the run.
     """
     last = stages[-1]
     mean_cost = last.spent_to / last.images_to if last.images_to > 0 else last.sample_cost
@@ -140,6 +154,7 @@ def whole_run(stages: tuple[StageRun, ...]) -> StageRun:
         images_to=last.images_to,
         elapsed_from_s=0.0,
         elapsed_to_s=last.elapsed_to_s,
+        image_flops=sum(stage.flops for stage in stages) / max(last.images_to, 1),
     )
 
 

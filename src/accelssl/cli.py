@@ -8,7 +8,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from accelssl import evaluate_command, machine_commands, run_commands, shard_commands
+from accelssl import (
+    evaluate_command,
+    gradient_commands,
+    machine_commands,
+    plan_commands,
+    run_commands,
+    shard_commands,
+)
 from accelssl.errors import UserError
 from accelssl.grouped_help import GOING_ON, MACHINE, ONE_METHOD, TRAINING, GroupedHelp
 
@@ -317,6 +324,7 @@ def train(
 
 
 evaluate_command.add_to(app)
+gradient_commands.add_to(app)
 
 
 @app.command(epilog="Example: accelssl report run")
@@ -349,4 +357,5 @@ def _stop(message: str, code: int) -> NoReturn:
 
 
 run_commands.add_to(app)
+plan_commands.add_to(app)
 machine_commands.add_to(app)

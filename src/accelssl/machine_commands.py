@@ -8,6 +8,9 @@ import typer
 from accelssl.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
+    from accelssl.benchmarks.throughput_plan import Plan
     from accelssl.pipeline.compress.op import Implementation as Known
 
 Implementation = Annotated[str, typer.Option(help="cuda, triton, torch or auto: the best here.")]
@@ -46,6 +49,9 @@ def bench_throughput(
     out: Annotated[
         Path | None, typer.Option(help="Folder for a page in Markdown, a plot, figures in JSON.")
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With --only step: where its time goes, by kernels.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -62,6 +68,8 @@ def bench_throughput(
         "threads": threads,
         "steps": steps,
     }
+    if explain and only != "step":
+        raise UserError("--explain looks into the step alone.", "Add --only step.")
     if only == "kernel":
         _refuse_given(chosen, "does not go with --only kernel")
         _bench_kernel(device, implementation, out, quick, as_json)
@@ -76,11 +84,31 @@ def bench_throughput(
     place = pick_device(device)
     plan = plan_of(place, quick, only, models, compressions, batch, threads, steps)
     folder = None if out is None else folder_for(out)
+    if explain:
+        _explain_step(place, plan, folder, as_json)
+        return
     with Console(stderr=True).status("starting") as status:
         bench = bench_throughput(
             place,
             plan,
             shards=shards,
+            progress=status.update,
+            on_row=lambda so_far: None if folder is None else write_json(so_far, folder),
+        )
+    print(bench.to_json() if as_json else bench)
+    if folder is not None:
+        print(write_page(bench, folder))
+
+
+def _explain_step(device: "torch.device", plan: "Plan", folder: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from accelssl.benchmarks.step_explain import explain_step, write_json, write_page
+
+    with Console(stderr=True).status("starting") as status:
+        bench = explain_step(
+            device,
+            plan,
             progress=status.update,
             on_row=lambda so_far: None if folder is None else write_json(so_far, folder),
         )

@@ -38,6 +38,7 @@ def history(loss: npt.NDArray[np.float64], second_stage: float = 0.5) -> History
         loss=loss,
         lr=number * 1e-6,
         images_per_s=5 + 0 * number,
+        image_flops=1e9 * number,
     )
     found = {"untrained": {"nn1": 9.0}, "pixels": {"nn1": 11.0}}
     return History(

@@ -1,0 +1,104 @@
+"""The commands that reckon before anything is trained. Heavy imports wait."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make them commands of the application."""
+    example = "Example: accelssl "
+    app.command("plan", epilog=example + "plan --algo moco --data shards --hours 8")(plan)
+    app.command("paper-tables", epilog=example + "paper-tables --markdown")(paper_tables)
+
+
+def plan(
+    data: Annotated[str, typer.Option(help="Folder of the shard set, or s3://bucket/prefix.")],
+    budget: Annotated[
+        str | None, typer.Option(help="Compute to spend in units, e.g. 104M.")
+    ] = None,
+    hours: Annotated[float | None, typer.Option(help="Find the budget that fits.")] = None,
+    epochs_equivalent: Annotated[
+        float | None,
+        typer.Option(help="Spend as much as that many uncompressed epochs at 224 px."),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="How many will train; one is measured [1].")
+    ] = None,
+    bench: Annotated[
+        Path | None,
+        typer.Option(help="JSON of bench-throughput to plan with [measure here and now]."),
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="As in accelssl train.")] = None,
+    algo: Annotated[str | None, typer.Option(help="simclr, moco or dino [simclr].")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")
+    ] = None,
+    patch: Annotated[int | None, typer.Option(help="Patch side in pixels [30].")] = None,
+    drop: Annotated[float | None, typer.Option(help="Fraction of patches dropped [0.5].")] = None,
+    schedule: Annotated[
+        Path | None, typer.Option(help="JSON list of stages, instead of --patch and --drop.")
+    ] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="Settings for thousands, not millions, of images.")
+    ] = False,
+    size: Annotated[int | None, typer.Option(help="Side of the crops in pixels [240].")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images in a step of all GPUs [512].")] = None,
+    symmetric: Annotated[
+        bool | None, typer.Option("--symmetric", help="moco: both views are query and key.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="dino: paper or official [paper].")] = None,
+    local_crops: Annotated[
+        int | None, typer.Option(help="dino: small crops of an image [paper 6, official 10].")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Decoding threads; 0: all cores.")] = 0,
+    precision: Annotated[str, typer.Option(help="bf16, fp32 or auto: where it helps.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a run will be before it is: steps, images, units, time, and whether data keeps up.
+
+    Prints the train command that carries it out. Speeds are measured for some seconds a stage, on
+    one GPU or the CPU, or taken from a saved bench-throughput.
+    """
+    from rich.console import Console
+
+    from accelssl.train.plan_command import Asked, Where, plan_command
+
+    asked = Asked(
+        data=data,
+        algo=algo,
+        recipe=recipe,
+        compression=(patch, drop, schedule),
+        small=small,
+        options={
+            "model": model,
+            "size": size,
+            "batch": batch,
+            "symmetric": symmetric,
+            "mode": mode,
+            "n_local": local_crops,
+        },
+        budget=budget,
+        hours=hours,
+        epochs=epochs_equivalent,
+    )
+    with Console(stderr=True).status("starting") as status:
+        where = Where(device, gpus, bench, threads, precision)
+        planned = plan_command(asked, where, as_json=as_json, progress=status.update)
+    print(planned)
+
+
+def paper_tables(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """Compute the paper's costs and budgets again, and say which of them come out as printed.
+
+    Under both ways of counting tokens, the text's and the tables'; with what contradicts itself
+    there, and the choices made here.
+    """
+    from accelssl.train.paper_pages import paper_text
+
+    print(paper_text(as_json=as_json, as_markdown=as_markdown))

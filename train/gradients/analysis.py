@@ -1,0 +1,147 @@
+"""Gradients of many compressions on the same images and crops, added up in bounded memory.
+
+A sub-batch is decoded and cropped once; then its gradient is taken uncompressed and in each cell.
+Of a cell the sum of its differences d stays, D float32 values where the gradients are made, and a
+few scalars; of the baseline its sum. So memory is 4 D (cells + 4) bytes, and a grid that does not
+fit is taken in blocks of cells, each with a baseline of its own. At the end of each group of
+sub-batches the sums are sketched: what a group added is the difference of two sketches.
+
+Shapes: D parameters, J groups of sub-batches, M values of a sketch.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.loader import Loader
+from accelssl.train.gradients.estimator import GROUPS, Floats, Norms, Sums
+from accelssl.train.gradients.gradient import Gradient
+from accelssl.train.gradients.sketch import Sketch
+
+Views = tuple[Compression, ...]
+"""What a step takes of a batch, in the order of the objective's arguments."""
+_SHARE_OF_MEMORY = 0.5
+_OTHERS = 4  # the baseline's sum, two gradients, and one being sketched
+
+
+@dataclass(frozen=True)
+class Plan:
+    """subbatches to analyse, after bank_batches whose images serve as further negatives."""
+
+    subbatches: int
+    bank_batches: int = 0
+
+    @property
+    def ends(self) -> list[int]:
+        """After how many sub-batches each group is full; sizes differ by one at most."""
+        groups = min(GROUPS, self.subbatches)
+        return [self.subbatches * j // groups for j in range(1, groups + 1)]
+
+
+def cells_that_fit(gradient: Gradient) -> int:
+    """How many sums half of the memory holds that is free where gradients are made, at least 1."""
+    if gradient.device.type == "cuda":
+        free_bytes, _ = torch.cuda.mem_get_info(gradient.device)
+    else:
+        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, int(free_bytes * _SHARE_OF_MEMORY / (4 * gradient.size)) - _OTHERS)
+
+
+def sums_of(
+    gradient: Gradient,
+    loader: Loader,
+    baseline: Views,
+    cells: Sequence[Views],
+    plan: Plan,
+    advance: Callable[[], None] = lambda: None,
+) -> list[Sums]:
+    """Of each cell, from the loader's next batches; advance is called for every cell of each.
+
+    UserError where a gradient is not finite.
+    """
+    banks = _banks(gradient, loader, [baseline, *cells], plan.bank_batches)
+    of_baseline = _Series(gradient, len(plan.ends))
+    differences = [_Series(gradient, len(plan.ends)) for _ in cells]
+    squares = torch.zeros(len(cells), len(plan.ends), dtype=torch.float64, device=gradient.device)
+    sketch, group = Sketch(gradient.size, gradient.device), 0
+    for number in range(plan.subbatches):
+        batches = loader.next_in_turn([baseline, *cells])
+        whole_D = gradient(next(batches).views, banks[0])
+        of_baseline.add(whole_D, group)
+        for place, (batch, bank) in enumerate(zip(batches, banks[1:], strict=True)):
+            # The baseline among the cells is not computed twice: its difference is 0, exactly.
+            is_baseline = cells[place] == baseline
+            found_D = whole_D.clone() if is_baseline else gradient(batch.views, bank)
+            squares[place, group] += _square(found_D)
+            differences[place].add(torch.sub(whole_D, found_D, out=found_D), group)
+            advance()
+        if number + 1 == plan.ends[group]:
+            for series in (of_baseline, *differences):
+                series.close_group(sketch)
+            group += 1
+        _wait_for(gradient.device)
+    return [
+        _sums(of_baseline, difference, squares_J.cpu().numpy(), plan)
+        for difference, squares_J in zip(differences, squares, strict=True)
+    ]
+
+
+def _banks(
+    gradient: Gradient, loader: Loader, compressions: Sequence[Views], batches: int
+) -> list[tuple[Tensor, ...]]:
+    """For each of `compressions`, the same images as they are compressed by it, as in training."""
+    parts: list[list[tuple[Tensor, ...]]] = [[] for _ in compressions]
+    for _ in range(batches):
+        for found, batch in zip(parts, loader.next_in_turn(compressions), strict=True):
+            found.append(gradient.negatives(batch.views))
+    return [tuple(map(torch.cat, zip(*found, strict=True))) for found in parts]
+
+
+class _Series:
+    """Vectors added up: their sum, and of each group the sum of squares and a sketch."""
+
+    def __init__(self, gradient: Gradient, groups: int) -> None:
+        self.sum_D = torch.zeros(gradient.size, device=gradient.device)
+        self.squares_J = torch.zeros(groups, dtype=torch.float64, device=gradient.device)
+        self._sketches: list[Tensor] = []
+
+    def add(self, x_D: Tensor, group: int) -> None:
+        self.sum_D += x_D
+        self.squares_J[group] += _square(x_D)
+
+    def close_group(self, sketch: Sketch) -> None:
+        self._sketches.append(sketch(self.sum_D))
+
+    def norms(self) -> Norms:
+        until_JM = torch.stack(self._sketches).numpy()
+        sketches_JM = np.diff(until_JM, axis=0, prepend=0.0)
+        return Norms(self.squares_J.cpu().numpy(), float(_square(self.sum_D)), sketches_JM)
+
+
+def _wait_for(device: torch.device) -> None:
+    """Batches that are made far ahead of a GPU would only fill its memory."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _square(x_D: Tensor) -> Tensor:
+    """||x||^2 in float64, for sums of which little remains."""
+    norm: Tensor = torch.linalg.vector_norm(x_D, dtype=torch.float64)
+    return norm.square()
+
+
+def _sums(baseline: _Series, difference: _Series, squares_J: Floats, plan: Plan) -> Sums:
+    whole, changed = baseline.norms(), difference.norms()
+    of_sum = float(_square(baseline.sum_D - difference.sum_D))
+    compressed = Norms(squares_J, of_sum, whole.sketches_JM - changed.sketches_JM)
+    if not np.isfinite([whole.of_sum, changed.of_sum, *squares_J]).all():
+        raise UserError(
+            "A gradient is not finite.", "Look at the run's losses; try --precision fp32."
+        )
+    return Sums(np.diff([0, *plan.ends]), whole, compressed, changed)

@@ -1,0 +1,73 @@
+"""A run's network at a share of its budget: the one it began with, or that of a kept checkpoint."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelssl.errors import UserError
+from accelssl.model.objective import Objective
+from accelssl.train import checkpoint, keeping
+from accelssl.train.config import TrainConfig
+from accelssl.train.objective import build
+from accelssl.train.resuming import refuse_another_network
+
+NEAR = 0.02
+"""How far from a share the progress of a checkpoint may be that was not kept for it."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The network at `share`: in RUN/name after `step` steps, at `progress`; or, without a name, as
+    the run began."""
+
+    share: float
+    name: str | None = None
+    step: int = 0
+    progress: float = 0.0
+
+
+def kept_at(run: Path, config: TrainConfig, shares: tuple[float, ...]) -> list[Kept]:
+    """The checkpoint kept for each share, or one within NEAR. UserError where there is none; it
+    names those that there are."""
+    there = _kept(run, config)
+    return [_nearest(share, there, run) for share in shares]
+
+
+def objective_at(run: Path, config: TrainConfig, kept: Kept) -> Objective:
+    """On the CPU. UserError for a file that cannot be read, or is of another configuration."""
+    objective = build(config)
+    if kept.name is not None:
+        state = checkpoint.load(run, name=kept.name)
+        refuse_another_network(run, state, config)
+        objective.load_state_dict(state.objective)
+    return objective
+
+
+def digest_of(objective: Objective) -> str:
+    """SHA-256 of the weights and buffers that a checkpoint holds."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(objective.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _kept(run: Path, config: TrainConfig) -> list[Kept]:
+    found = [Kept(0.0)]
+    for path in sorted(run.glob("checkpoint*.pt")):
+        state = checkpoint.load(run, at_a_glance=True, name=path.name)
+        progress = min(1.0, state.spent / config.budget)
+        found.append(Kept(progress, path.name, state.step, progress))
+    return found
+
+
+def _nearest(share: float, there: list[Kept], run: Path) -> Kept:
+    (own,) = keeping.names(0, 0, [share])
+    nearest = min(there, key=lambda kept: (kept.name != own, abs(kept.progress - share)))
+    if nearest.name != own and abs(nearest.progress - share) > NEAR:
+        shares = sorted({f"{kept.progress:.3f}" for kept in there})
+        raise UserError(
+            f"{run} has no checkpoint at {share:g} of its budget, only at {', '.join(shares)}.",
+            "Name some of these with --checkpoints, or train with --keep-at 0.25,0.5,0.75,1.",
+        )
+    return Kept(share, nearest.name, nearest.step, nearest.progress)

@@ -1,0 +1,258 @@
+"""What analyze-gradients does, from options to a file."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from rich.progress import Progress
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.pipeline.loader import Loader
+from accelssl.pipeline.shards import ShardSet, open_shards
+from accelssl.train.budget import format_units, parse_units
+from accelssl.train.command import pick_device
+from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.distributed import Ranks, device_of, read_ranks
+from accelssl.train.formats import duration
+from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
+from accelssl.train.gradients.checkpoints import Kept, digest_of, kept_at, objective_at
+from accelssl.train.gradients.estimator import ESTIMATORS, FEWEST, estimate
+from accelssl.train.gradients.gradient import SCOPES, Gradient
+from accelssl.train.gradients.grid import (
+    SHARES,
+    Item,
+    analysis_units,
+    cost_of,
+    grid_of,
+    items_of,
+    read_numbers,
+    step_units,
+)
+from accelssl.train.gradients.record import (
+    FORMAT,
+    Facts,
+    Parts,
+    cell_json,
+    read_record,
+    refuse_other_facts,
+)
+from accelssl.train.precision import pick_precision
+from accelssl.train.schedule import Stage
+from accelssl.train.session import CONFIG, loader_options, run_views
+from accelssl.train.watchers import Terminal
+
+NEGATIVES = ("subbatch", "bank")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to analyse. checkpoints, sides and drops are lists as text, None for the usual ones.
+
+    step_units: what the step costs that variances are adjusted to; None for the run's uncompressed
+    one.
+    seed: of the images, crops and drops; None for others than the run's. precision: None for the
+    run's.
+    """
+
+    checkpoints: str | None = None
+    sides: str | None = None
+    drops: str | None = None
+    samples: int = 16_384
+    subbatch: int = 64
+    estimator: str = "paired"
+    negatives: str = "subbatch"
+    scope: str = "all"
+    step_units: str | None = None
+    seed: int | None = None
+    precision: str | None = None
+    cells_at_once: int | None = None
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    """All that is the same for every cell. trained: the run's configuration; config: the same with
+    precision and seed of the analysis."""
+
+    run: Path
+    trained: TrainConfig
+    config: TrainConfig
+    shards: ShardSet
+    device: torch.device
+    options: Options
+    cells: tuple[Compression, ...]
+    plan: Plan
+    step_units: float
+
+    def views_of(self, cell: Compression) -> tuple[Compression, ...]:
+        return self.config.compressions(Stage(1.0, cell))
+
+    def loader(self) -> Loader:
+        """From the start, so that every block of cells sees the same images."""
+        options = loader_options(self.config, self.device)
+        options = replace(options, batch=self.options.subbatch)
+        return Loader(self.shards.split("train"), run_views(self.config), options)
+
+
+def analyze_gradients(
+    run: Path, data: str | None, out: Path, options: Options, device: str
+) -> str | None:
+    """Analyse a run into `out`: what is left of it, where the same command was stopped before.
+
+    Under torchrun each rank takes a part of the cells; the one that is last writes `out`. The line
+    to print, None on ranks that are not the last.
+    """
+    ranks = read_ranks()
+    analysis = _prepared(run, data, options, device_of(ranks, pick_device(device)))
+    shares = SHARES
+    if options.checkpoints:
+        shares = read_numbers("--checkpoints", options.checkpoints, float)
+    kept = kept_at(run, analysis.trained, shares)
+    facts = _facts(analysis, kept)
+    parts = Parts(out, facts)
+    todo = [item for item in _mine(analysis, shares, ranks) if not parts.is_done(item)]
+    if out.exists():  # looked for only now: what is done moves there, from the parts
+        refuse_other_facts(out, read_record(out).facts, facts)
+        return f"{out} is finished, nothing is left to do."
+    parts.prepare()
+    started = time.perf_counter()
+    with _progress(len(todo) * analysis.plan.subbatches, ranks.is_main) as advance:
+        for share, items in groupby(todo, key=lambda item: item.share):
+            at = next(each for each in kept if each.share == share)
+            _stage(analysis, at, [item.cell for item in items], parts, advance)
+    if not parts.assemble(shares, analysis.cells):
+        return None
+    took = duration(time.perf_counter() - started)
+    cost = format_units(facts["units"])
+    return f"{out}: {cost} units, {took}\nnext: accelssl plot {out}, accelssl schedule {out}"
+
+
+def _prepared(run: Path, data: str | None, options: Options, device: torch.device) -> _Analysis:
+    config = read_config(run / CONFIG)
+    _refuse(options, config)
+    sides = read_numbers("--patches", options.sides, int) if options.sides else ()
+    drops = read_numbers("--drops", options.drops, float) if options.drops else ()
+    cells = grid_of(config, sides, drops)
+    bank = -(-config.batch // options.subbatch) - 1 if options.negatives == "bank" else 0
+    seed = (config.seed + 1) % 2**32 if options.seed is None else options.seed
+    shards = open_shards(data or config.data)
+    if (images := len(shards.split("train"))) < options.subbatch:
+        raise UserError(
+            f"{shards.location} has {images} training images, no sub-batch of {options.subbatch}.",
+            f"Use --subbatch {max(2, images // FEWEST)}.",
+        )
+    precision = config.precision
+    if options.precision is not None:
+        precision = pick_precision(options.precision, device)
+    return _Analysis(
+        run,
+        config,
+        replace(config, seed=seed, precision=precision),
+        shards,
+        device,
+        options,
+        cells,
+        Plan(options.samples // options.subbatch, bank),
+        parse_units(options.step_units) if options.step_units else step_units(config),
+    )
+
+
+def _refuse(options: Options, config: TrainConfig) -> None:
+    for option, value, known in (
+        ("--estimator", options.estimator, ESTIMATORS),
+        ("--negatives", options.negatives, NEGATIVES),
+        ("--scope", options.scope, SCOPES),
+    ):
+        if value not in known:
+            raise UserError(f"{option} {value} is not known.", f"Use {' or '.join(known)}.")
+    if options.subbatch < 2:
+        raise UserError(f"--subbatch {options.subbatch} has no pairs.", "Use 2 or more, best 64.")
+    if options.samples < FEWEST * options.subbatch:
+        raise UserError(
+            f"--samples {options.samples} are fewer than {FEWEST} sub-batches of "
+            f"{options.subbatch}.",
+            "Use more samples, best 16384, or a smaller --subbatch.",
+        )
+    if options.cells_at_once is not None and options.cells_at_once < 1:
+        raise UserError(f"--cells-at-once {options.cells_at_once} is none.", "Use 1 or more.")
+    if options.negatives == "bank" and config.algo == "dino":
+        raise UserError("DINO has no negatives for a bank.", "Leave --negatives out.")
+    if options.negatives == "bank" and options.subbatch >= config.batch:
+        raise UserError(
+            f"Sub-batches of {options.subbatch} have the {config.batch} images of the run's batch "
+            "already.",
+            "Leave --negatives out, or use a smaller --subbatch.",
+        )
+
+
+def _facts(analysis: _Analysis, kept: Sequence[Kept]) -> Facts:
+    """What decides the figures: an analysis goes on only where all of it is the same."""
+    config, options = analysis.config, analysis.options
+    images = analysis.plan.subbatches * options.subbatch
+    of_config = ("algo", "mode", "symmetric", "n_local", "model", "size", "batch", "convention")
+    return {
+        "format": FORMAT,
+        "run": str(analysis.run),
+        **{name: getattr(config, name) for name in of_config},
+        "data": analysis.shards.location,
+        "data_digest": analysis.shards.digest,
+        "checkpoints": [asdict(each) for each in kept],
+        "grid": [str(cell) for cell in analysis.cells],
+        "samples": images,
+        "subbatch": options.subbatch,
+        "estimator": options.estimator,
+        "negatives": options.negatives,
+        "negatives_from_bank": analysis.plan.bank_batches * options.subbatch,
+        "scope": options.scope,
+        "step_units": analysis.step_units,
+        "units": len(kept) * analysis_units(config, analysis.cells, images),
+        "seed": config.seed,
+        "precision": config.precision,
+    }
+
+
+def _mine(analysis: _Analysis, shares: Sequence[float], ranks: Ranks) -> list[Item]:
+    costs = [cost_of(analysis.config, cell) for cell in analysis.cells]
+    return items_of(shares, analysis.cells, costs, ranks.rank, ranks.world)
+
+
+def _stage(
+    analysis: _Analysis,
+    kept: Kept,
+    cells: list[Compression],
+    parts: Parts,
+    advance: Callable[[], None],
+) -> None:
+    """Compute these cells at one share of the budget."""
+    config, options = analysis.config, analysis.options
+    objective = objective_at(analysis.run, analysis.trained, kept)
+    stage = asdict(kept) | {"weights": digest_of(objective)}
+    scope = next(known for known in SCOPES if known == options.scope)
+    estimator = next(known for known in ESTIMATORS if known == options.estimator)
+    gradient = Gradient(objective.to(analysis.device), kept.progress, config.precision, scope)
+    at_once = options.cells_at_once or cells_that_fit(gradient)
+    for block in (cells[i : i + at_once] for i in range(0, len(cells), at_once)):
+        with closing(analysis.loader()) as loader:
+            views = [analysis.views_of(cell) for cell in block]
+            baseline = analysis.views_of(UNCOMPRESSED)
+            found = sums_of(gradient, loader, baseline, views, analysis.plan, advance)
+        for cell, sums in zip(block, found, strict=True):
+            cost = cost_of(config, cell)
+            cost_share = cost / analysis.step_units
+            estimated = estimate(sums, options.subbatch, cost_share, estimator)
+            found_json = cell_json(cell, cost, cost_share, estimated)
+            parts.write(Item(kept.share, cell), stage, found_json)
+        if not (console := Terminal()).is_terminal:
+            console.print(f"{kept.share:.0%} of the budget: {', '.join(map(str, block))}")
+
+
+@contextmanager
+def _progress(gradients: int, shown: bool) -> Iterator[Callable[[], None]]:
+    console = Terminal()
+    with Progress(console=console, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task("gradients", total=gradients)
+        yield lambda: bar.advance(task)

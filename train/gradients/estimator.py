@@ -1,0 +1,135 @@
+"""Squared bias, variance and cost-adjusted error of a compressed gradient, from sums (CA-MSE).
+
+*Accelerating Augmentation Invariance Pretraining*, section 4.3. Sub-batch b of n, K images each,
+has the gradient G_b uncompressed and g_b compressed, of the same images and crops; d_b = G_b - g_b.
+
+    bias^2 = mean of <d_b, d_c> over b != c = ||dbar||^2 - (sum ||d_b||^2 - n ||dbar||^2) / n(n - 1)
+    var    = K (sum ||g_b||^2 - n ||gbar||^2) / (n - 1)                         of one image
+    CA-MSE = bias^2 + cost / budget x var
+
+The paper takes ||dbar||^2 ("plugin"), which is too large by the variance of dbar: more than the
+bias itself unless n is huge. Taking the variances of Gbar and gbar from it is no remedy, since the
+two share their images. The paired estimate above has no bias, and may come out below 0.
+
+Intervals are those of a jackknife that leaves out one of J groups of sub-batches at a time. It
+needs the products of the groups' sums, J vectors of the model's size for every cell; kept instead
+are sketches of M values (sketch.py). The estimates themselves are from the exact sums. Where they
+err, intervals are too wide: by a factor of up to sqrt(1 + r / M) for noise of r directions, and of
+up to sqrt(2) where the bias is small against the noise. No torch.
+
+Shapes: J groups, M values of a sketch.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Method = Literal["paired", "plugin"]
+ESTIMATORS: tuple[Method, ...] = get_args(Method)
+GROUPS = 16
+FEWEST = 4
+"""Sub-batches without which there is no interval to speak of."""
+CONFIDENCE = 0.95
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Norms:
+    """What is kept of n vectors in J groups: the groups' sums of squared norms, the squared norm of
+    the sum of all, and sketches of the groups' sums."""
+
+    squares_J: Floats
+    of_sum: float
+    sketches_JM: Floats
+
+    def with_all_and_without_each(self) -> tuple[Floats, Floats]:
+        """Sum of squares and square of the sum: of all vectors, then without group 1, 2, ..."""
+        squares = self.squares_J.sum() - np.append(0.0, self.squares_J)
+        whole_M = self.sketches_JM.sum(0)
+        rest_J = np.square(whole_M - self.sketches_JM).sum(1)
+        # What a sketch is off by is much the same without a group: only the change is taken.
+        return squares, self.of_sum + np.append(0.0, rest_J - np.square(whole_M).sum())
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of one cell: sizes_J counts the sub-batches of each group; G, g and d as above."""
+
+    sizes_J: NDArray[np.int64]
+    baseline: Norms
+    compressed: Norms
+    difference: Norms
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and where the true value lies, with a probability of CONFIDENCE."""
+
+    value: float
+    low: float
+    high: float
+
+    def overlaps(self, other: "Interval") -> bool:
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one cell. norm2 is ||G||^2; `normalised` has the first three divided by it, NaN where that
+    is not above 0."""
+
+    ca_mse: Interval
+    bias2: Interval
+    variance: Interval
+    norm2: Interval
+    normalised: dict[str, Interval]
+
+
+def estimate(sums: Sums, subbatch: int, cost_share: float, method: Method = "paired") -> Estimate:
+    """subbatch: K. cost_share: the cell's cost over the budget that a step may spend, both in units
+    of one image: 1 / batch size for the uncompressed step of a run."""
+    n = sums.sizes_J.sum() - np.append(0, sums.sizes_J)
+    variance = subbatch * _spread(n, sums.compressed)
+    squared = _squared_mean if method == "paired" else _plugin
+    bias2, norm2 = squared(n, sums.difference), squared(n, sums.baseline)
+    found = {
+        "ca_mse": bias2 + cost_share * variance,
+        "bias2": bias2,
+        "variance": variance,
+    }
+    scale = np.where(norm2 > 0, norm2, np.nan)
+    return Estimate(
+        **{name: _interval(values) for name, values in found.items()},
+        norm2=_interval(norm2),
+        normalised={name: _interval(values / scale) for name, values in found.items()},
+    )
+
+
+def _spread(n: Floats, norms: Norms) -> Floats:
+    """The variance of the n vectors."""
+    squares, of_sum = norms.with_all_and_without_each()
+    return (squares - of_sum / n) / (n - 1)
+
+
+def _squared_mean(n: Floats, norms: Norms) -> Floats:
+    """||mean||^2 without bias: the mean product of two different vectors."""
+    squares, of_sum = norms.with_all_and_without_each()
+    return (of_sum - squares) / (n * (n - 1))
+
+
+def _plugin(n: Floats, norms: Norms) -> Floats:
+    _, of_sum = norms.with_all_and_without_each()
+    return of_sum / n**2
+
+
+def _interval(values: Floats) -> Interval:
+    """values: of all, then without each group."""
+    value, without_J = float(values[0]), values[1:]
+    groups = len(without_J)
+    error = np.sqrt((groups - 1) * np.square(without_J - without_J.mean()).mean())
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, groups - 1) * error)
+    return Interval(value, value - reach, value + reach)

@@ -1,0 +1,76 @@
+"""The gradient of a method's loss on one batch, as one vector, with nothing else changing.
+
+Shapes: D parameters, B rows of a bank, E projected width.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from accelssl.model.key import MovingAverage
+from accelssl.model.objective import Objective
+from accelssl.model.tokens import Tokens
+
+Scope = Literal["all", "backbone"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+
+class Gradient:
+    """`gradient(views)` is gradient_D, float32, of the objective's loss, at `progress`.
+
+    Of all parameters that are trained, or with the scope "backbone" of the encoder's alone. Batch
+    norms work as in training, with the statistics of the batch they see. But nothing moves: key
+    encoder and centre stay what they are, no block is left out (stochastic depth), and running
+    statistics are put back. The objective is taken over.
+    """
+
+    def __init__(
+        self, objective: Objective, progress: float, precision: str, scope: Scope = "all"
+    ) -> None:
+        self._objective, self._bf16 = objective, precision == "bf16"
+        objective.train()
+        objective.set_progress(progress)
+        for module in objective.modules():
+            if isinstance(module, MovingAverage):
+                module.share.zero_()
+        for encoder in objective.encoders():
+            encoder.leave_out_drop_path()
+        source = objective if scope == "all" else objective.encoders()[0]
+        self._parameters = [p for p in source.parameters() if p.requires_grad]
+        self.size = sum(parameter.numel() for parameter in self._parameters)
+        self.device = self._parameters[0].device
+        self._buffers = list(objective.buffers())
+        self._before = [buffer.clone() for buffer in self._buffers]
+
+    def __call__(self, views: Sequence[Tokens], bank: tuple[Tensor, ...] = ()) -> Tensor:
+        """bank: what `negatives` found in other batches; further negatives to every query."""
+        self._objective.zero_grad(set_to_none=True)
+        self._objective.bank = bank
+        with self._autocast():
+            loss: Tensor = self._objective(*views)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._objective.bank = ()
+        self._objective.after_backward()
+        parts = [p.new_zeros(p.numel()) if p.grad is None else p.grad for p in self._parameters]
+        gradient_D = torch.cat([part.flatten().float() for part in parts])
+        self._objective.zero_grad(set_to_none=True)
+        self._put_back()
+        return gradient_D
+
+    @torch.no_grad()
+    def negatives(self, views: Sequence[Tokens]) -> tuple[Tensor, ...]:
+        """bank_BE for each term of the loss: what these images are to other images. Empty where a
+        method has no negatives."""
+        with self._autocast():
+            found = self._objective.negatives(*views)
+        self._put_back()
+        return found
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16)
+
+    @torch.no_grad()
+    def _put_back(self) -> None:
+        torch._foreach_copy_(self._buffers, self._before)

@@ -1,0 +1,94 @@
+"""Which compressions an analysis compares, what they cost, and who computes which."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import isfinite
+from typing import TypeVar
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import PATCH_SIDES, UNCOMPRESSED, Compression
+from accelssl.train.config import TrainConfig
+from accelssl.train.schedule import Stage
+
+T = TypeVar("T", int, float)
+
+DROPS = (0.0, 0.25, 0.5, 0.75, 0.9)
+EXAMPLES: dict[object, str] = {int: "16,24,48", float: "0,0.25,0.5"}
+SHARES: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One cell at one share of the run's budget."""
+
+    share: float
+    cell: Compression
+
+
+def grid_of(
+    config: TrainConfig, sides: Sequence[int] = (), drops: Sequence[float] = ()
+) -> tuple[Compression, ...]:
+    """Every side with every drop. Without sides (drops) those of PATCH_SIDES (DROPS) that the run's
+    crops allow.
+
+    UserError for a compression that leaves nothing of them.
+    """
+    cells = [Compression(p, drop) for p, drop in product(sides or PATCH_SIDES, drops or DROPS)]
+    if not sides:
+        cells = [cell for cell in cells if config.size % cell.p == 0]
+    if not drops:
+        cells = [cell for cell in cells if (1 - cell.drop) * cell.grid(config.size) ** 2 >= 1]
+    for cell in cells:
+        cell.keep(config.size)
+    return tuple(cells)
+
+
+def cost_of(config: TrainConfig, cell: Compression) -> float:
+    """Units an image costs, by the rules of the run's method."""
+    return config.sample_cost(Stage(1.0, cell))
+
+
+def step_units(config: TrainConfig) -> float:
+    """What an uncompressed step of the run costs: the budget that variances are adjusted to."""
+    return config.batch * cost_of(config, UNCOMPRESSED)
+
+
+def analysis_units(config: TrainConfig, cells: Sequence[Compression], images: int) -> float:
+    """What the cells cost at one share, with a baseline."""
+    others = [cell for cell in cells if cell != UNCOMPRESSED]
+    return images * sum(cost_of(config, cell) for cell in [UNCOMPRESSED, *others])
+
+
+def items_of(
+    shares: Sequence[float],
+    cells: Sequence[Compression],
+    costs: Sequence[float],
+    rank: int = 0,
+    world: int = 1,
+) -> list[Item]:
+    """This rank's part: consecutive items that cost about as much as those of any other.
+
+    A function of the arguments alone, so that ranks need not talk.
+    """
+    items = [Item(share, cell) for share in shares for cell in cells]
+    prices, total = list(costs) * len(shares), sum(costs) * len(shares)
+    mine, before = [], 0.0
+    for item, price in zip(items, prices, strict=True):
+        if min(int((before + price / 2) / total * world), world - 1) == rank:
+            mine.append(item)
+        before += price
+    return mine
+
+
+def read_numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
+    """'0,.25,.5' in ascending order, each once. UserError when it is anything else."""
+    try:
+        numbers = tuple(sorted({kind(part) for part in text.split(",")}))
+    except ValueError:
+        numbers = ()
+    if not numbers or not all(map(isfinite, numbers)):
+        raise UserError(
+            f"{option} {text} is no list of numbers.", f"Write it like {option} {EXAMPLES[kind]}."
+        )
+    return numbers

@@ -1,0 +1,206 @@
+"""camse.json, what an analysis found; while it is at work, a folder with a file for each cell.
+
+{"facts": {...}, "stages": [{"share": .25, "progress": .2501, "step": 1200, "weights": "1f3b...",
+"norm2": [value, low, high], "cells": [{"p": 30, "drop": .5, "cost": 1.0, "ca_mse": [...],
+"bias2": [...], "variance": [...], "normalised": {"ca_mse": [...], ...}}, ...]}, ...]}
+
+Intervals are [value, low, high]; cost_share is what the variance is multiplied with in CA-MSE. A
+figure that makes no sense, such as one divided by a ||G||^2 that is not above 0, is null. No torch.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.train.gradients.estimator import Estimate, Interval
+from accelssl.train.gradients.grid import Item
+
+FORMAT = 1
+FIGURES = ("ca_mse", "bias2", "variance")
+_DIGITS = 6
+_LINE = 480
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """Figures of one cell by name, raw and divided by ||G||^2 (None where that makes no sense)."""
+
+    cell: Compression
+    cost: float
+    cost_share: float
+    raw: dict[str, Interval]
+    normalised: dict[str, Interval | None]
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """All cells at a share of the budget. weights: SHA-256 of the network's."""
+
+    share: float
+    weights: str
+    cells: tuple[CellRecord, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    facts: Facts
+    stages: tuple[StageRecord, ...]
+
+
+class Parts:
+    """The folder of an analysis at work: OUT.parts, one file a cell and share, each whole.
+
+    Ranks and later calls of the same command find what is done; files of other facts are refused.
+    """
+
+    def __init__(self, out: Path, facts: Facts) -> None:
+        self._out, self._facts = out, json.loads(json.dumps(facts))
+        self.folder = out.with_name(f"{out.name}.parts")
+
+    def prepare(self) -> None:
+        """Make the folder. UserError when that cannot be."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{self._out} cannot be written ({error.strerror}).", "Name another --out."
+            ) from error
+
+    def is_done(self, item: Item) -> bool:
+        path = self._path(item)
+        if path.exists():
+            self._read(path)  # refuses what is of another analysis
+            return True
+        return False
+
+    def write(self, item: Item, stage: dict[str, Any], cell: dict[str, Any]) -> None:
+        """stage: what is the same for all cells of the share."""
+        write_whole(self._path(item), {"facts": self._facts, "stage": stage, "cell": cell})
+
+    def assemble(self, shares: Sequence[float], cells: Sequence[Compression]) -> bool:
+        """Write OUT and remove the folder, if every cell is there. Whoever is last does it."""
+        paths = [[self._path(Item(share, cell)) for cell in cells] for share in shares]
+        if not all(path.exists() for of_share in paths for path in of_share):
+            return False
+        try:
+            read = [[self._read(path) for path in of_share] for of_share in paths]
+        except FileNotFoundError:  # another rank was last too, and is removing them
+            return True
+        stages = []
+        for parts in read:
+            stage = parts[0]["stage"]
+            if any(part["stage"]["weights"] != stage["weights"] for part in parts):
+                raise UserError(
+                    f"{self.folder} holds cells of different weights at {stage['share']:g}.",
+                    "The run has changed meanwhile: remove the folder and begin anew.",
+                )
+            norm2 = parts[0]["cell"]["norm2"]
+            cells_found = [
+                {k: v for k, v in part["cell"].items() if k != "norm2"} for part in parts
+            ]
+            stages.append(stage | {"norm2": norm2, "cells": cells_found})
+        write_whole(self._out, {"facts": self._facts, "stages": stages})
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return True
+
+    def _path(self, item: Item) -> Path:
+        return self.folder / f"{item.share:g}-p{item.cell.p}-d{item.cell.drop:g}.json"
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        part: dict[str, Any] = json.loads(path.read_text())
+        refuse_other_facts(self.folder, part["facts"], self._facts)
+        return part
+
+
+def refuse_other_facts(path: Path, stored: Facts, given: Facts) -> None:
+    """UserError where a file or folder is of another analysis."""
+    given = json.loads(json.dumps(given))
+    differing = [name for name in stored | given if stored.get(name) != given.get(name)]
+    if differing:
+        name = differing[0]
+        raise UserError(
+            f"{path} is of an analysis with {name} {stored.get(name)}, not {given.get(name)}.",
+            "Give the same options to go on with it, name another --out, or remove it.",
+        )
+
+
+def cell_json(cell: Compression, cost: float, cost_share: float, found: Estimate) -> dict[str, Any]:
+    """A cell as camse.json has it, and "norm2" beside."""
+    return {
+        "p": cell.p,
+        "drop": cell.drop,
+        "cost": _rounded(cost),
+        "cost_share": _rounded(cost_share),
+        **{name: _triple(getattr(found, name)) for name in FIGURES},
+        "normalised": {name: _triple(found.normalised[name]) for name in FIGURES},
+        "norm2": _triple(found.norm2),
+    }
+
+
+def read_record(path: Path) -> Record:
+    """UserError for a file that is no analysis."""
+    try:
+        content = json.loads(path.read_text())
+        stages = tuple(
+            StageRecord(float(stage["share"]), stage["weights"], tuple(map(_cell, stage["cells"])))
+            for stage in content["stages"]
+        )
+        if not stages or not all(stage.cells for stage in stages):
+            raise ValueError("no stages")
+        return Record(content["facts"], stages)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__} {error}"
+        raise UserError(
+            f"{path} is no gradient analysis ({reason}).",
+            "Name the file that accelssl analyze-gradients wrote with --out.",
+        ) from None
+
+
+def _cell(cell: dict[str, Any]) -> CellRecord:
+    return CellRecord(
+        Compression(int(cell["p"]), float(cell["drop"])),
+        float(cell["cost"]),
+        float(cell["cost_share"]),
+        {name: Interval(*map(float, cell[name])) for name in FIGURES},
+        {name: _interval(cell["normalised"][name]) for name in FIGURES},
+    )
+
+
+def _interval(triple: list[float | None]) -> Interval | None:
+    value, low, high = triple
+    return None if value is None or low is None or high is None else Interval(value, low, high)
+
+
+def _triple(interval: Interval) -> list[float | None]:
+    return [_rounded(x) for x in (interval.value, interval.low, interval.high)]
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+
+
+def write_whole(path: Path, content: Any) -> None:
+    """JSON to read and to compare line by line, in one move."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")  # ranks may write the same
+    partial.write_text(readable(content) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def readable(value: Any, depth: int = 0) -> str:
+    """JSON in which what is short, as a cell is, has one line."""
+    short = json.dumps(value, ensure_ascii=False)
+    if (len(short) <= _LINE and depth) or not isinstance(value, dict | list):
+        return short
+    margin, end = "\n" + " " * (depth + 1), "\n" + " " * depth
+    if isinstance(value, dict):
+        rows = [f"{json.dumps(name)}: {readable(v, depth + 1)}" for name, v in value.items()]
+        return "{" + margin + f",{margin}".join(rows) + end + "}"
+    return "[" + margin + f",{margin}".join(readable(v, depth + 1) for v in value) + end + "]"

@@ -1,0 +1,42 @@
+"""What `accelssl schedule` does, from an analysis to a file and what it buys. No torch."""
+
+from pathlib import Path
+
+from accelssl.errors import UserError
+from accelssl.train.budget import parse_units, steps_bought
+from accelssl.train.gradients.choose import (
+    BETWEEN,
+    chosen_cells,
+    schedule_json,
+    schedule_of,
+    ties_of,
+)
+from accelssl.train.gradients.record import read_record, write_whole
+
+
+def plan_schedule(
+    file: Path, budget: str, out: Path, *, rises: bool = True, between: str = "steps"
+) -> str:
+    """Write a schedule for `budget` units from an analysis; a table of its stages."""
+    way = next((known for known in BETWEEN if known == between), None)
+    if way is None:
+        raise UserError(f"--between {between} is not known.", f"Use {' or '.join(BETWEEN)}.")
+    record, units = read_record(file), parse_units(budget)
+    chosen = chosen_cells(record, rises=rises)
+    schedule = schedule_of(record, chosen, way)
+    costs = {cell.cell: cell.cost for stage in record.stages for cell in stage.cells}
+    batch = int(record.facts["batch"])
+    priced = [(s.until, batch * costs[s.compression]) for s in schedule.stages]
+    steps = steps_bought(units, priced)
+    more = {"method": record.facts["algo"], "budget": units, "batch": batch, "steps": steps}
+    write_whole(out, schedule_json(record, schedule, chosen, more))
+    lines = [
+        f"at {stage.share:4.0%}  {cell.cell!s:10}  {len(ties_of(stage))} of {len(stage.cells)} "
+        "cannot be told from the best"
+        for stage, cell in zip(record.stages, chosen, strict=True)
+    ]
+    lines += [
+        f"until {stage.until:6.1%}  {stage.compression!s:10}  {count:,} steps of {batch}"
+        for stage, count in zip(schedule.stages, steps, strict=True)
+    ]
+    return "\n".join([*lines, f"train with: --budget {budget} --schedule {out}"])
