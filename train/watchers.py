@@ -24,6 +24,10 @@ LONG = 0.05
 """DINO's keys have collapsed when, for this share of the budget, the entropy of their prototypes
 was within EXTREME_ENTROPY of the most there can be, or of nothing, in parts of the most."""
 
+UNIFORM = "all prototypes are equally near to every image"
+SHARPER = "a lower --teacher-temp, 0.04 for example"
+"""What helps against it: keys that are sharper than queries pull the prototypes apart."""
+
 # What says where in the run a line is: no curve of it is worth looking at.
 _WHERE = frozenset(("step", "epoch", "images", "progress", "elapsed_s"))
 
@@ -88,8 +92,8 @@ class CollapseNotice:
         if finding := self._finding(line):
             self._has_told = True
             self._console.print(
-                f"Step {line['step']}: {finding}: the run has collapsed. Start another with a "
-                "lower --lr or a longer --warmup."
+                f"Step {line['step']}: {finding}: the run has collapsed. Start another with "
+                f"{SHARPER if UNIFORM in finding else 'a lower --lr or a longer --warmup'}."
             )
 
     def _finding(self, line: dict[str, Any]) -> str | None:
@@ -112,7 +116,7 @@ class CollapseNotice:
         if entropy is None:
             return None
         if entropy > (1 - EXTREME_ENTROPY) * self._most:
-            return "all prototypes are equally near to every image"
+            return UNIFORM
         if entropy < EXTREME_ENTROPY * self._most:
             return "each image has one prototype and no other"
         return None

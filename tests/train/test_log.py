@@ -161,15 +161,19 @@ def test_an_untrained_network_is_not_told_to_have_collapsed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("entropy", "finding"),
-    [(0.995 * math.log(64), "equally near"), (0.005 * math.log(64), "one prototype and no other")],
+    ("entropy", "finding", "remedy"),
+    [
+        (0.995 * math.log(64), "equally near", "--teacher-temp"),
+        (0.005 * math.log(64), "one prototype and no other", "--lr"),
+    ],
 )
-def test_keys_that_have_long_been_all_alike_are_told_once(
-    tmp_path: Path, entropy: float, finding: str
+def test_keys_that_have_long_been_all_alike_are_told_once_with_what_helps(
+    tmp_path: Path, entropy: float, finding: str, remedy: str
 ) -> None:
     healthy, lost = ({"spread": 0.7, "teacher_entropy": e} for e in (2.0, entropy))
     (said,) = told(tmp_path, [healthy, lost], steps=20)
     assert said.startswith("Step 26:") and finding in said and f"{entropy:.2f} of 4.16" in said
+    assert remedy in said
 
 
 def test_keys_that_are_alike_for_a_while_or_nearly_are_not_told(tmp_path: Path) -> None:
