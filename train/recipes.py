@@ -117,8 +117,12 @@ def dino(model: str, data: str, budget: float, schedule: Schedule, **options: An
 def small_dino(
     model: str, data: str, budget: float, schedule: Schedule, **options: Any
 ) -> TrainConfig:
-    """DINO for some thousand images: its authors' rate for other models, a smaller head, 4,096
-    prototypes, longer warm-ups. Not measured yet.
+    """DINO for some thousand images and steps: its authors' rate for other models, a smaller head,
+    4,096 prototypes, keys at T_k .04 throughout and momentum .99.
+
+    Keys pull the prototypes apart by the ratio of T to T_k, and within the steps that the average
+    takes to follow. With .07 and .996, made for 100,000s of steps, runs of 2,000 ended with all
+    prototypes alike (benchmarks/results/methods_h200_202611.md).
 
         accelssl train --algo dino --small --data SHARDS --out RUN --budget 1M \\
             --model vit_tiny_patch16_224
@@ -129,7 +133,8 @@ def small_dino(
         "head_hidden": 1024,
         "prototypes": 4096,
         "clip": 3.0,
-        "teacher_warmup": 0.3,
+        "teacher_temp": 0.04,
+        "momentum": 0.99,
         "frozen_last": 0.01,
     }
     settings = _dino_crops(options) | DINO | small | options
