@@ -1,5 +1,6 @@
 """The clock of a run: units spent out of a budget. Everything scheduled is a function of it."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,11 +17,15 @@ def parse_units(text: str) -> float:
     try:
         units = float(number) * _SCALES[scale]
     except ValueError:
-        units = 0.0
-    if not 0 < units < float("inf"):
+        units = math.nan
+    if not math.isfinite(units):
         raise UserError(
             f"Budget {text!r} is not an amount of compute.",
-            "Give units as a number with k or M, for example 0.2M.",
+            "Give units as a number, with k, M or G for thousands, millions or billions: 0.2M.",
+        )
+    if units <= 0:
+        raise UserError(
+            f"Budget {text!r} buys nothing.", "Give more than 0 units, for example 0.2M."
         )
     return units
 

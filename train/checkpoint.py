@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from accelssl.pipeline.order import Position
 FORMAT = 3
 NAME = "checkpoint.pt"
 _LITTLE_BYTES = 2**20
+_ZIP = b"PK\x03\x04"  # what torch.load knows its files by
 
 Fact = int | float | str
 Facts = dict[str, Fact]
@@ -144,6 +146,10 @@ def load(run: Path, *, at_a_glance: bool = False, name: str = NAME) -> Checkpoin
         raise UserError(
             f"{run} holds no checkpoint.", "Start the run without --resume, or name another --out."
         )
+    if not at_a_glance:
+        refuse_damage(
+            path, f"Put back a copy of it, or an earlier checkpoint of the run as {NAME}."
+        )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=at_a_glance)
         _renew(state, state.pop("format"))
@@ -154,6 +160,27 @@ def load(run: Path, *, at_a_glance: bool = False, name: str = NAME) -> Checkpoin
             f"{path} is not a checkpoint of this version ({reason}).",
             "Use the accelssl that wrote it, or start another run.",
         ) from error
+
+
+def refuse_damage(path: Path, remedy: str) -> None:
+    """UserError where a file of torch.save is not what was written: torch.load checks no sums.
+
+    Left to torch.load are files that are no zip, and those written without sums
+    (torch.serialization.set_crc32_options).
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_ZIP)) != _ZIP:
+                return
+        with zipfile.ZipFile(path) as parts:
+            has_sums = any(part.CRC for part in parts.infolist())
+            damaged = parts.testzip() if has_sums else None
+    except OSError as error:
+        damaged = error.strerror or str(error)
+    except Exception:  # of many types, for headers that are not what they were
+        damaged = "its end is missing, or its list of parts is broken"
+    if damaged is not None:
+        raise UserError(f"{path} is damaged ({damaged}).", remedy)
 
 
 def _renew(state: dict[str, Any], written_as: int) -> None:

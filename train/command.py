@@ -16,7 +16,13 @@ from accelssl.pipeline.storage.storage import absolute
 from accelssl.train import checkpoint, named_recipes, recipes
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.budget import parse_units
-from accelssl.train.config import TrainConfig, override, read_config, refuse_changes
+from accelssl.train.config import (
+    DEFAULT_COMPRESSION,
+    TrainConfig,
+    override,
+    read_config,
+    refuse_changes,
+)
 from accelssl.train.distributed import (
     ALONE,
     Ranks,
@@ -39,12 +45,11 @@ from accelssl.train.resuming import Restart, described, finished
 from accelssl.train.schedule import Schedule, constant, read_schedule
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
-from accelssl.train.session import CONFIG, JOB, Session, resume, start
+from accelssl.train.session import CONFIG, JOB, Session, resume, start, write_whole
 from accelssl.train.watchers import CollapseNotice, Terminal, progress_bar, tensorboard
 
 DEFAULT_ALGORITHM = "simclr"
 DEFAULT_MODEL = "vit_base_patch16_224"
-DEFAULT_COMPRESSION = Compression(30, 0.5)
 OPTIONS_OF_SOME = {
     "momentum": ("--momentum", ("moco", "dino")),
     "symmetric": ("--symmetric", ("moco",)),
@@ -112,7 +117,7 @@ def train_command(
             resume, restart_epoch = True, False
         here = _machine_options(machine, device, data, resume, ranks)
         if resume:
-            config = read_config(out / CONFIG)
+            config = read_config(out / CONFIG, "leave --resume out to begin a run there")
             if restart_epoch:
                 here["batch"] = options.pop("batch", None)
             refuse_changes(config, options | {"algo": algo})
@@ -136,7 +141,8 @@ def train_command(
 def _is_started_anew(ranks: Ranks, out: Path) -> bool:
     """Whether torchrun has begun this very run before and starts it again after a failure."""
     job = out / JOB
-    return ranks.restarts > 0 and job.exists() and job.read_text() == this_job()
+    has_begun = (out / CONFIG).exists() and job.exists()
+    return ranks.restarts > 0 and has_begun and job.read_text() == this_job()
 
 
 def _forget_earlier_job(ranks: Ranks, out: Path) -> None:
@@ -187,9 +193,7 @@ def _note_restart(session: Session, restart: Restart, out: Path) -> None:
     Killed half-way, it is to be called with --restart-epoch again, which leaves out nothing more.
     """
     session.save(out)
-    partial = out / f"{CONFIG}.part"
-    partial.write_text(json.dumps(session.config.to_json(), indent=1))
-    partial.replace(out / CONFIG)
+    write_whole(out / CONFIG, json.dumps(session.config.to_json(), indent=1))
     with Log(out) as log:
         log.event("restart_epoch", step=session.step, **restart.to_json())
     Terminal().print(str(restart))

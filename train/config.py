@@ -4,16 +4,22 @@ import json
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression
 from accelssl.pipeline.decoding import BOUNDS, Decoding
 from accelssl.train import method
 from accelssl.train.cost import Convention
 from accelssl.train.method import ALGORITHMS, MODES
 from accelssl.train.schedule import Schedule, Stage, from_json
 
+DEFAULT_COMPRESSION = Compression(30, 0.5)
+
+_TEMPERATURES = 0.001, 100.0
+"""What a softmax in float32 and a loss still work at, with room to spare."""
+_MIN_PROTOTYPES = 16
 _DECODING = {
     "threads": "--threads",
     "prefetch": "--prefetch",
@@ -91,10 +97,12 @@ class TrainConfig:
             )
         _require(self.batch >= 2, "--batch", self.batch, "at least 2: pairs need negatives")
         _require(self.base_lr > 0, "--lr", self.base_lr, "above 0")
-        _require(self.weight_decay >= 0, "--weight-decay", self.weight_decay, "0 or more")
+        _require(self.weight_decay >= 0, "--weight-decay", self.weight_decay, "of 0 or more")
         _require(0 <= self.warmup < 1, "--warmup", self.warmup, "at least 0 and below 1")
-        _require(self.temperature > 0, "--temperature", self.temperature, "above 0")
-        _require(0 <= self.momentum <= 1, "--momentum", self.momentum, "from 0 to 1, best 0.99")
+        _require_temperature("--temperature", self.temperature, "best 0.1 to 0.2")
+        best = 0.996 if self.algo == "dino" else 0.99
+        need = f"from 0 to 1, best {best:g}"
+        _require(0 <= self.momentum <= 1, "--momentum", self.momentum, need)
         if self.symmetric and self.algo != "moco":
             raise UserError(
                 f"--symmetric has no effect with {self.algo}.",
@@ -107,13 +115,20 @@ class TrainConfig:
         _require((self.readers or 0) >= 0, "--readers", self.readers or 0, "of 0 or more")
         for name, option in _DECODING.items():
             value, (least, most) = getattr(self, name), BOUNDS[name]
-            _require(least <= value <= most, option, value, f"from {least} to {most}")
+            need = f"from {least} to {most}"
+            if name == "threads":
+                need += ", or leave it out for all cores"
+            _require(least <= value <= most, option, value, need)
         _require(self.keep_latest >= 0, "--keep", self.keep_latest, "of 0 or more")
+        for share in self.keep_at:
+            _require(0 <= share <= 1, "--keep-at", share, "from 0 to 1, shares of the budget")
         _require(0 <= self.seed < 2**32, "--seed", self.seed, "from 0 to 2^32 - 1")
         _require(self.head_hidden >= 1, "--head-hidden", self.head_hidden, "at least 1")
+        _require(self.head_out >= 1, "head_out", self.head_out, "at least 1")
         if self.precision not in ("bf16", "fp32"):
             raise UserError(f"Precision {self.precision!r} is not known.", "Use bf16 or fp32.")
         _require(self.size >= 16, "--size", self.size, "at least 16, best 240")
+        self._check_grid()
         for stage in self.schedule.stages:
             stage.compression.keep(self.size)
         dearest = max(self.sample_cost(stage) for stage in self.schedule.stages)
@@ -124,9 +139,27 @@ class TrainConfig:
                 f"Use --budget {math.ceil(self.batch * dearest)} or more, or a smaller --batch.",
             )
 
+    def _check_grid(self) -> None:
+        sides = {stage.compression.p for stage in self.schedule.stages}
+        unfit = next((p for p in sorted(sides) if self.size % p), None)
+        if unfit is None:
+            return
+        each = math.lcm(*sides)
+        below = self.size // each * each
+        sizes = " or ".join(str(size) for size in (below, below + each) if size)
+        fitting = [str(p) for p in PATCH_SIDES if self.size % p == 0]
+        remedy = f"Use --size {sizes}."
+        if fitting and len(sides) == 1:
+            remedy = f"Use --patch {' or '.join(fitting)}, or --size {sizes}."
+        default = ", the default of --patch" if sides == {DEFAULT_COMPRESSION.p} else ""
+        raise UserError(
+            f"A crop of {self.size} px (--size) cannot be cut into {unfit} px patches{default}.",
+            remedy,
+        )
+
     def _check_optimizer(self) -> None:
         final = self.final_weight_decay
-        _require(final is None or final >= 0, "final_weight_decay", final or 0, "0 or more")
+        _require(final is None or final >= 0, "final_weight_decay", final or 0, "of 0 or more")
         _require(self.clip >= 0, "--clip", self.clip, "above 0, or 0 not to clip")
 
     def _check_dino(self) -> None:
@@ -142,16 +175,27 @@ class TrainConfig:
         _require(0 < low <= 1, "local_min_area", low, "above 0 and at most 1")
         _require(low <= high <= 1, "local_max_area", high, f"from {low:g} to 1")
         if self.n_local:
-            sizes = f"a multiple of 16 below --size {self.size}"
-            fits = 16 <= self.local_size < self.size and self.local_size % 16 == 0
-            _require(fits, "local_size", self.local_size, sizes)
-        _require(self.prototypes >= 2, "--prototypes", self.prototypes, "at least 2, best 65536")
-        _require(self.teacher_temp > 0, "--teacher-temp", self.teacher_temp, "above 0")
-        start = self.teacher_temp_start
-        _require(start > 0, "teacher_temp_start", start, "above 0")
+            self._check_small_crops()
+        need = f"at least {_MIN_PROTOTYPES}, best 65536"
+        _require(self.prototypes >= _MIN_PROTOTYPES, "--prototypes", self.prototypes, need)
+        best = "best 0.04 to 0.07"
+        _require_temperature("--teacher-temp", self.teacher_temp, best)
+        _require_temperature("teacher_temp_start", self.teacher_temp_start, best)
         _require(0 <= self.teacher_warmup <= 1, "teacher_warmup", self.teacher_warmup, "0 to 1")
         _require(0 <= self.frozen_last <= 1, "frozen_last", self.frozen_last, "from 0 to 1")
         _require(0 <= self.drop_path < 1, "drop_path", self.drop_path, "from 0 to below 1")
+
+    def _check_small_crops(self) -> None:
+        fits = self.local_size >= 16 and self.local_size % 16 == 0
+        _require(fits, "local_size", self.local_size, "that is a multiple of 16")
+        if self.size <= self.local_size:
+            each = math.lcm(*(stage.compression.p for stage in self.schedule.stages))
+            larger = (self.local_size // each + 1) * each
+            raise UserError(
+                f"Crops of {self.size} px (--size) are not larger than DINO's small crops of "
+                f"{self.local_size} px.",
+                f"Use --size {larger} or more, or --local-crops 0.",
+            )
 
     @property
     def peak_lr(self) -> float:
@@ -190,31 +234,76 @@ class TrainConfig:
 
 
 def _require(holds: bool, option: str, value: float, need: str) -> None:
-    if not holds:
-        raise UserError(f"{option} {value:g} makes no sense.", f"Use a value {need}.")
+    is_finite = math.isfinite(value)
+    if not (holds and is_finite):
+        kind = "value" if is_finite else "finite value"
+        raise UserError(f"{option} {value:g} makes no sense.", f"Use a {kind} {need}.")
 
 
-def read_config(path: Path) -> TrainConfig:
-    """The config.json of a run. UserError when it is missing or not ours."""
+def _require_temperature(option: str, value: float, best: str) -> None:
+    least, most = _TEMPERATURES
+    _require(least <= value <= most, option, value, f"from {least:g} to {most:g}, {best}")
+
+
+def read_config(path: Path, or_else: str = "") -> TrainConfig:
+    """The config.json of a run. UserError when it is missing or not ours.
+
+    or_else: what else one may do where there is none.
+    """
     if not path.is_file():
+        others = f", or {or_else}" if or_else else ""
         raise UserError(
             f"{path.parent} holds no run: there is no {path.name} in it."
             if path.parent.is_dir()
             else f"There is no folder {path.parent}.",
-            "Name the folder that accelssl train wrote with --out.",
+            f"Name the folder that accelssl train wrote with --out{others}.",
         )
     try:
         fields = json.loads(path.read_text())
         fields["schedule"] = from_json(fields["schedule"])
         fields["convention"] = Convention(fields["convention"])
+        _refuse_other_types(path, fields)
         fields["keep_at"] = tuple(fields.get("keep_at", ()))
         return TrainConfig(**fields)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(
             f"{path} is not the configuration of a run ({reason}).",
             "Point at the folder that accelssl train wrote with --out.",
         ) from None
+
+
+_CALLED = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
+
+
+def _refuse_other_types(path: Path, fields: dict[str, Any]) -> None:
+    """UserError for a field of another type than TrainConfig says: its checks rely on it."""
+    for name, hint in get_type_hints(TrainConfig).items():
+        if name in fields and not _is_of(fields[name], hint):
+            raise UserError(
+                f"{name} is {json.dumps(fields[name])} in {path}: it must be {_called(hint)}.",
+                "Set it back to what accelssl train wrote.",
+            )
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a value read from JSON is what a type hint says."""
+    if isinstance(hint, UnionType):
+        return any(_is_of(value, kind) for kind in get_args(hint))
+    if get_origin(hint) is tuple:
+        return isinstance(value, list) and all(_is_of(part, get_args(hint)[0]) for part in value)
+    if isinstance(value, bool):
+        return hint is bool
+    if hint is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, hint)
+
+
+def _called(hint: Any) -> str:
+    if isinstance(hint, UnionType):
+        kinds = [_CALLED[kind] for kind in get_args(hint) if kind in _CALLED]
+        return " or ".join([*kinds, "null"])
+    return "a list of numbers" if get_origin(hint) is tuple else _CALLED[hint]
 
 
 def override(config: TrainConfig, options: dict[str, Any]) -> TrainConfig:

@@ -43,6 +43,8 @@ EAGER_STEPS = 11
 # fit. Few large ones, at a higher rate, disturb less than torch's 25 MB.
 BUCKET_MB = 100
 _NO_RUN_ID = "none"  # so torchrun calls a job without --rdzv-id
+_SOURCE = re.compile(r"^\[\S+:\d+\] *")
+"""Where in its own source gloo was, which it puts before what it says."""
 _LOST = re.compile("connection (closed|reset|was likely closed)|broken pipe", re.IGNORECASE)
 
 
@@ -170,7 +172,7 @@ def joined(ranks: Ranks, device: torch.device) -> Iterator[Ranks]:
             meeting.tell_failure(ranks.rank, error.what)
         raise UserError(f"Rank {ranks.rank}: {error.what}", error.remedy) from error
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
+        reason = _SOURCE.sub("", (str(error).splitlines() or [""])[0])
         if not (isinstance(error, RuntimeError) and _LOST.search(str(error))):
             if meeting:
                 meeting.tell_failure(ranks.rank, f"{type(error).__name__}: {reason}")
@@ -181,7 +183,7 @@ def joined(ranks: Ranks, device: torch.device) -> Iterator[Ranks]:
                 "Mend that and go on with --resume.",
             ) from error
         raise UserError(
-            f"Rank {ranks.rank} lost the other ranks ({reason}).",
+            f"Rank {ranks.rank} lost the other ranks: connection closed by the other side.",
             "Look for the message of the rank that failed first; go on with --resume.",
         ) from error
     # After an error there is nothing to tear down in order: others may be stuck in a collective.

@@ -18,7 +18,11 @@ HEADS = ("stage", "images", "units", "PFLOP", "training time", "time a unit", "F
 
 @dataclass(frozen=True)
 class Price:
-    """What a unit costs in seconds and in operations; the latter NaN where not logged."""
+    """What a unit costs in seconds and in operations; NaN where not known.
+
+    The seconds leave out start-up: how long compiling takes says nothing of units. They are known
+    where enough steps are left.
+    """
 
     unit_s: float
     unit_flops: float
@@ -29,10 +33,11 @@ class Price:
 
 
 def price(stage: StageRun) -> Price | None:
-    """None where no second or no unit has passed."""
-    if stage.training_s <= 0 or stage.spent <= 0:
+    """None where no unit was spent."""
+    if stage.spent <= 0:
         return None
-    return Price(stage.training_s / stage.spent, stage.image_flops / stage.sample_cost)
+    unit_s = stage.steady_s / stage.steady_spent if stage.is_steady else math.nan
+    return Price(unit_s, stage.image_flops / stage.sample_cost)
 
 
 def reference(
@@ -40,9 +45,9 @@ def reference(
 ) -> tuple[str, Price] | tuple[None, None]:
     """What units are priced against: uncompressed training where it was measured, else the stage
     whose images are the dearest."""
-    if plain.sample_cost and plain.images_per_s:
+    if plain.sample_cost and plain.steady_images_per_s:
         flops = math.nan if plain.image_flops is None else plain.image_flops
-        unit_s = 1 / (plain.images_per_s * plain.sample_cost)
+        unit_s = 1 / (plain.steady_images_per_s * plain.sample_cost)
         return "uncompressed training", Price(unit_s, flops / plain.sample_cost)
     dearest = max(stages, key=lambda stage: stage.sample_cost)
     found = price(dearest)
@@ -67,7 +72,7 @@ def drift_notes(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[str]:
         if base is None or here is None:
             continue
         ratio = here.against(base)
-        if abs(ratio.unit_s - 1) <= NOTABLE:
+        if not abs(ratio.unit_s - 1) > NOTABLE:  # NaN neither
             continue
         operations = ""
         if math.isfinite(ratio.unit_flops):

@@ -140,7 +140,11 @@ def evaluate(session: Session, log: Log) -> None:
     started = time.perf_counter()
     options = evaluation_options(session.config, session.device)
     extracts = {"trained": encoder_features(session.objective.evaluated)}
-    scores = neighbours_of(session.shards, extracts, options)["trained"]
+    try:
+        scores = neighbours_of(session.shards, extracts, options)["trained"]
+    except UserError as error:  # other ranks are waiting: all stop at the next step
+        log.failure = error
+        return
     log.event(
         "eval",
         step=session.step,

@@ -210,7 +210,9 @@ def _ledgers(stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
         "and augmentation left out. In brackets the share of the run."
     ]
     if against:
-        notes[0] += f" The last two columns: what a unit costs against one of {against}."
+        notes[0] += (
+            f" The last two columns: what a unit costs against one of {against}, start-up left out."
+        )
     heading, table = page.heading("Three ledgers"), page.table(ledgers.HEADS, rows, tints)
     notes += ledgers.drift_notes(stages, plain)
     return "\n".join([heading, table, *map(page.paragraph, notes)])

@@ -125,16 +125,24 @@ def refuse_another_network(run: Path, state: Checkpoint, config: TrainConfig) ->
 
 
 def load_weights(
-    run: Path, state: Checkpoint, objective: nn.Module, optimizer: torch.optim.Optimizer
+    run: Path,
+    state: Checkpoint,
+    objective: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    name: str = checkpoint.NAME,
 ) -> None:
-    """Take over a checkpoint. UserError where it does not fit (format 1 did not note its model)."""
+    """Take over the checkpoint RUN/name; without an optimizer, its weights alone.
+
+    UserError where it does not fit (format 1 did not note its model).
+    """
     try:
         objective.load_state_dict(state.objective)
-        optimizer.load_state_dict(state.optimizer)
+        if optimizer is not None:
+            optimizer.load_state_dict(state.optimizer)
     except (RuntimeError, ValueError, KeyError) as error:
         raise UserError(
-            f"{run / checkpoint.NAME} does not fit the model of config.json "
-            f"({_first_reason(error)}).",
+            f"{run / name} does not fit the model of config.json ({_first_reason(error)}).",
             "Set config.json back to what it was, or start another run with another --out.",
         ) from error
 

@@ -56,17 +56,22 @@ def from_json(stages: Any) -> Schedule:
     """A list of {"until", "p", "drop"}, or an object with one as "stages", as accelssl schedule
     writes it. UserError when it is anything else."""
     stages = stages.get("stages") if isinstance(stages, dict) else stages
-    try:
-        return Schedule(
-            tuple(
-                Stage(float(s["until"]), Compression(int(s["p"]), float(s["drop"]))) for s in stages
-            )
-        )
-    except (KeyError, TypeError, ValueError) as error:
+    if not isinstance(stages, list):
+        raise UserError("The schedule is not a list of stages.", f"Write it like {EXAMPLE}.")
+    return Schedule(tuple(_stage(stage) for stage in stages))
+
+
+def _stage(stage: Any) -> Stage:
+    named = stage if isinstance(stage, dict) else {}
+    values: list[Any] = [named.get(name) for name in ("until", "p", "drop")]
+    are_numbers = [isinstance(v, int | float) and not isinstance(v, bool) for v in values]
+    if not all(are_numbers) or values[1] % 1:
         raise UserError(
-            f"The schedule is not a list of stages ({type(error).__name__}: {error}).",
-            f"Write it like {EXAMPLE}.",
-        ) from None
+            f"The schedule is not a list of stages: {json.dumps(stage)} is none.",
+            f'Give it "until", "p" (a whole number) and "drop", as in {EXAMPLE}.',
+        )
+    until, p, drop = values
+    return Stage(float(until), Compression(int(p), float(drop)))
 
 
 def read_schedule(path: Path) -> Schedule:
@@ -76,6 +81,15 @@ def read_schedule(path: Path) -> Schedule:
         stages = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError(
-            f"The schedule {path} cannot be read ({error}).", f"Write a JSON file like {EXAMPLE}."
+            f"The schedule {path} cannot be read: {_reason(error)}.",
+            f"Write a JSON file like {EXAMPLE}.",
         ) from None
     return from_json(stages)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return (error.strerror or "it is not there").lower()
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not JSON from line {error.lineno}, column {error.colno} on"
+    return "it is not text"

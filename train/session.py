@@ -1,6 +1,8 @@
 """A run in memory: what a step needs, from the start or from a checkpoint."""
 
 import json
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -40,6 +42,11 @@ from accelssl.train.resuming import (
 CONFIG = "config.json"
 JOB = "job"
 """Which job of torchrun began a run: only that one goes on with it unasked."""
+ENVIRONMENT = "environment.json"
+# In the order they are written: a folder is a run's from the moment the last is there.
+_OF_A_START = JOB, ENVIRONMENT, CONFIG
+_UNFINISHED = {LOCK, JOB, ENVIRONMENT, *(f"{name}.part" for name in _OF_A_START)}
+"""What may lie in a folder that holds no run yet."""
 
 
 @dataclass
@@ -137,10 +144,13 @@ def run_views(config: TrainConfig) -> tuple[views.View, ...]:
 
 
 def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = ALONE) -> Session:
-    """A new run in folder `run`, which must not hold one. Rank 0 writes its configuration there."""
+    """A new run in folder `run`, which must not hold one. Rank 0 writes its configuration there.
+
+    What a start that was killed has left there counts for nothing; one that fails leaves nothing.
+    """
     if not ranks.is_main:
         return _session(config, device, Position(), ranks)
-    if run.exists() and (not run.is_dir() or {file.name for file in run.iterdir()} - {LOCK}):
+    if run.exists() and (not run.is_dir() or {file.name for file in run.iterdir()} - _UNFINISHED):
         raise UserError(
             f"{run} already holds a run or other files.",
             "Continue it with --resume, or name another folder with --out.",
@@ -148,14 +158,32 @@ def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = A
     session = _session(config, device, Position(), ranks)
     try:
         run.mkdir(parents=True, exist_ok=True)
-        (run / CONFIG).write_text(json.dumps(config.to_json(), indent=1))
-        (run / JOB).write_text(this_job())
-        (run / "environment.json").write_text(json.dumps(environment(device), indent=1))
+        write_whole(run / JOB, this_job())
+        write_whole(run / ENVIRONMENT, json.dumps(environment(device), indent=1))
+        write_whole(run / CONFIG, json.dumps(config.to_json(), indent=1))
     except OSError as error:
+        for name in _OF_A_START:
+            with suppress(OSError):
+                (run / name).unlink()
         raise UserError(
             f"{run} cannot be written ({error.strerror}).", "Name another --out."
         ) from error
     return session
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is there whole or, after an OSError or a kill, as it was before."""
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        with partial.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def resume(

@@ -3,9 +3,15 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from accelssl.train.cost import Convention, moco_cost, simclr_cost
 from accelssl.train.history import History, finite
+
+WARM_UP = 3
+"""Steps after which a stage, or a run that goes on, has compiled and filled its queues."""
+ENOUGH_STEPS = 20
+"""A stage of fewer is too short to tell what its units cost."""
 
 # DINO's cost depends on its local crops too: it needs a measured or uncompressed stage.
 COSTS = {"simclr": simclr_cost, "moco": moco_cost}
@@ -18,6 +24,7 @@ class StageRun:
     `keep` counts the patch tokens of a view, `sample_cost` the budget units an image costs,
     `image_flops` its operations, NaN where they were not logged.
     The `*_from` and `*_to` bounds are cumulative: budget units, images, training seconds.
+    The `steady_*` are of its steps without WARM_UP ones at its start and after each resume.
     """
 
     p: float
@@ -31,6 +38,15 @@ class StageRun:
     elapsed_from_s: float
     elapsed_to_s: float
     image_flops: float
+    steady_steps: int
+    steady_spent: float
+    steady_images: float
+    steady_s: float
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether enough of it is free of start-up to tell what its units cost."""
+        return self.steady_steps >= ENOUGH_STEPS - WARM_UP and self.steady_s > 0
 
     @property
     def spent(self) -> float:
@@ -53,17 +69,25 @@ class StageRun:
         return self.images / self.training_s if self.training_s > 0 else None
 
     @property
+    def steady_images_per_s(self) -> float | None:
+        return self.steady_images / self.steady_s if self.is_steady else None
+
+    @property
     def units_per_s(self) -> float | None:
         return self.spent / self.training_s if self.training_s > 0 else None
 
 
 @dataclass(frozen=True)
 class Uncompressed:
-    """An uncompressed image (p = 16, drop = 0): cost, rate, operations; None where not known."""
+    """An uncompressed image (p = 16, drop = 0): cost, rate, operations; None where not known.
+
+    `steady_images_per_s` is the rate without start-up, None where too few steps tell.
+    """
 
     sample_cost: float | None
     images_per_s: float | None
     image_flops: float | None = None
+    steady_images_per_s: float | None = None
 
 
 def stage_runs(history: History) -> tuple[StageRun, ...]:
@@ -76,9 +100,17 @@ def stage_runs(history: History) -> tuple[StageRun, ...]:
         return ()
     changes = (np.diff(steps.p) != 0) | (np.diff(steps.drop) != 0)
     lasts = [*np.flatnonzero(changes).tolist(), len(steps) - 1]
+    firsts = [0, *(last + 1 for last in lasts[:-1])]
+    steady = _steady_steps(history, firsts)
+    # Of single steps, 0 for those of a start-up.
+    by_step = (
+        np.diff(total, prepend=0.0) for total in (steps.spent, steps.images, steps.elapsed_s)
+    )
+    steady_spent, steady_images, steady_s = (amounts * steady for amounts in by_step)
     stages = []
     spent = images = elapsed_s = 0.0
-    for last in lasts:
+    for first, last in zip(firsts, lasts, strict=True):
+        of_stage = slice(first, last + 1)
         stage = StageRun(
             p=float(steps.p[last]),
             drop=float(steps.drop[last]),
@@ -91,10 +123,23 @@ def stage_runs(history: History) -> tuple[StageRun, ...]:
             elapsed_from_s=elapsed_s,
             elapsed_to_s=float(steps.elapsed_s[last]),
             image_flops=float(steps.image_flops[last]),
+            steady_steps=int(steady[of_stage].sum()),
+            steady_spent=float(steady_spent[of_stage].sum()),
+            steady_images=float(steady_images[of_stage].sum()),
+            steady_s=float(steady_s[of_stage].sum()),
         )
         spent, images, elapsed_s = stage.spent_to, stage.images_to, stage.elapsed_to_s
         stages.append(stage)
     return tuple(stages)
+
+
+def _steady_steps(history: History, firsts: list[int]) -> npt.NDArray[np.bool_]:
+    """Which logged steps have at least WARM_UP ones of their stage and process before them."""
+    resumed = np.searchsorted(history.steps.step, history.resumes, side="right")
+    steady = np.ones(len(history.steps), dtype=np.bool_)
+    for start in [*firsts, *resumed.tolist()]:
+        steady[start : start + WARM_UP] = False
+    return steady
 
 
 def uncompressed(history: History, stages: tuple[StageRun, ...]) -> Uncompressed:
@@ -117,11 +162,13 @@ def uncompressed(history: History, stages: tuple[StageRun, ...]) -> Uncompressed
             rates.insert(0, finite(source.get("images_per_s")))
             cost = finite(source.get("sample_cost"))
             costs[:0] = [] if cost is None else [cost]
-    rate = next((rate for rate in rates if rate is not None), None)
+    # What was measured beside the run was so after its warm-up.
+    steady_rates = [*rates[:-1], whole_run(tuple(plain)).steady_images_per_s if plain else None]
     return Uncompressed(
         sample_cost=costs[0] if costs else None,
-        images_per_s=rate,
+        images_per_s=next((rate for rate in rates if rate is not None), None),
         image_flops=next((count for count in flops if count is not None), None),
+        steady_images_per_s=next((rate for rate in steady_rates if rate is not None), None),
     )
 
 
@@ -155,6 +202,10 @@ def whole_run(stages: tuple[StageRun, ...]) -> StageRun:
         elapsed_from_s=0.0,
         elapsed_to_s=last.elapsed_to_s,
         image_flops=sum(stage.flops for stage in stages) / max(last.images_to, 1),
+        steady_steps=sum(stage.steady_steps for stage in stages),
+        steady_spent=sum(stage.steady_spent for stage in stages),
+        steady_images=sum(stage.steady_images for stage in stages),
+        steady_s=sum(stage.steady_s for stage in stages),
     )
 
 

@@ -1,6 +1,7 @@
 """Who looks on while a run logs: a progress bar on the terminal, TensorBoard."""
 
 import math
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,6 +145,7 @@ def tensorboard(run: Path) -> Watcher | None:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
+    _hush_its_thread()
     writer = SummaryWriter(str(run / "tensorboard"))
 
     def watch(line: dict[str, Any]) -> None:
@@ -155,3 +157,15 @@ def tensorboard(run: Path) -> Watcher | None:
             writer.flush()
 
     return watch
+
+
+def _hush_its_thread() -> None:
+    """No traceback of a full disk from the thread that writes: the watcher raises it again."""
+    others = threading.excepthook
+
+    def hook(failure: threading.ExceptHookArgs) -> None:
+        of_tensorboard = type(failure.thread).__module__.startswith("tensorboard.")
+        if not (of_tensorboard and isinstance(failure.exc_value, OSError)):
+            others(failure)
+
+    threading.excepthook = hook

@@ -110,7 +110,10 @@ def train(
     algo: Annotated[str | None, typer.Option(help="Method: simclr, moco or dino [simclr].")] = None,
     budget: Annotated[
         str | None,
-        typer.Option(help="Compute to spend in units (forward passes at 224 px), e.g. 0.2M."),
+        typer.Option(
+            help="Compute to spend in units (forward passes at 224 px), e.g. 0.2M; the last step "
+            "may go beyond it."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")
@@ -121,7 +124,12 @@ def train(
         Path | None, typer.Option(help="JSON list of stages, instead of --patch and --drop.")
     ] = None,
     small: Annotated[
-        bool, typer.Option("--small", help="Settings for thousands, not millions, of images.")
+        bool,
+        typer.Option(
+            "--small",
+            help="Settings for thousands, not millions, of images: smaller head; larger rate, no "
+            "extreme crops (dino: other keys); see accelssl recipes simclr_small.",
+        ),
     ] = False,
     size: Annotated[
         int | None,
@@ -151,7 +159,10 @@ def train(
         ),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="Of the loss [0.1, moco 0.2].", rich_help_panel=TRAINING)
+        float | None,
+        typer.Option(
+            help="Of the loss, with dino of its queries [0.1, moco 0.2].", rich_help_panel=TRAINING
+        ),
     ] = None,
     min_area: Annotated[
         float | None,

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ from accelssl.cli import app
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.pipeline.loader import Batch, LoaderOptions
+from accelssl.train import recipes
 from accelssl.train.step import Step
+from tests import small_vit
 
 CPU = torch.device("cpu")
-MODEL = "vit_tiny_patch16_224"
+MODEL = small_vit.NAME
 FEW, FEWEST = Compression(30, 0.75), Compression(48, 0.5)
 
 
@@ -32,7 +35,13 @@ def small_plan(**changes: object) -> Plan:
     return replace(plan, **changes)  # type: ignore[arg-type]
 
 
-def test_a_run_on_a_cpu_has_every_figure(shard_dir: Path) -> None:
+@pytest.fixture
+def small_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads of the usual size would be most of what a small ViT computes."""
+    monkeypatch.setattr(recipes, "simclr", partial(recipes.simclr, head_hidden=16, head_out=8))
+
+
+def test_a_run_on_a_cpu_has_every_figure(shard_dir: Path, small_heads: None) -> None:
     heard: list[str] = []
     seen: list[ThroughputBench] = []
     bench = bench_throughput(
@@ -76,7 +85,7 @@ def test_cold_files_are_timed_after_the_cache_is_emptied_or_not_at_all(
 
 
 def test_a_row_that_fails_is_a_note_and_the_others_go_on(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, small_heads: None
 ) -> None:
     def without_room(compression: Compression, options: LoaderOptions) -> list[Batch]:
         if compression == FEW:
@@ -90,7 +99,7 @@ def test_a_row_that_fails_is_a_note_and_the_others_go_on(
 
 
 def test_one_step_object_serves_all_compressions_of_a_model(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, small_heads: None
 ) -> None:
     made, stepped = [], []
 
@@ -171,6 +180,7 @@ def test_the_command_refuses_by_name(options: list[str], named: str) -> None:
 def test_a_run_on_a_gpu_has_every_figure(shard_dir: Path) -> None:
     device = torch.device("cuda")
     plan = small_plan(windows=Windows(2, 2), compressions=(UNCOMPRESSED, FEWEST), batch=8)
+    plan = replace(plan, models=("vit_tiny_patch16_224",))
     bench = bench_throughput(device, plan, shards=shard_dir)
     assert len(bench.rows) == 2
     assert bench.copy_s is not None

@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
+from accelssl import cli
 from accelssl.pipeline import views
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.dali import CropStream
@@ -24,6 +25,7 @@ from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.loader import Loader, LoaderOptions
 from accelssl.pipeline.order import Plan, Position
 from accelssl.pipeline.shards import Split, open_shards
+from tests import small_vit
 
 ODD_IMAGES = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "odd_images.tar"
 CPU = torch.device("cpu")
@@ -171,6 +173,7 @@ def test_whatever_is_let_through_of_the_odd_images_is_decoded_as_by_pillow(
 
 LOADING = """
 import sys, torch
+from accelssl import cli
 from accelssl.pipeline import views
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Loader, LoaderOptions
@@ -331,7 +334,12 @@ def test_what_fails_in_a_reading_thread_is_raised_and_nothing_hangs(shard_dir: P
         assert first[0] + second[0] <= 4 and third[0] == 0
 
 
-def test_a_broken_image_ends_a_run_by_its_shard_and_key(shard_dir: Path, tmp_path: Path) -> None:
+def test_a_broken_image_ends_a_run_by_its_shard_and_key(
+    shard_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """Its first scan is overwritten with zeros: the sizes are right, the pixels are not."""
     damaged = tmp_path / "damaged"
     damaged.mkdir()
@@ -342,13 +350,11 @@ def test_a_broken_image_ends_a_run_by_its_shard_and_key(shard_dir: Path, tmp_pat
     content = bytearray(tar.read_bytes())
     content[begin + 20 : begin + size] = bytes(int(size) - 20)
     tar.write_bytes(content)
-    options = "--budget 1k --model vit_tiny_patch16_224 --batch 8 --device cpu --head-hidden 16"
-    command = [sys.executable, "-m", "accelssl", "train", "--data", str(damaged)]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "run"), *options.split()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert train.describe(9) in " ".join(done.stderr.split())
+    words = f"train --data {damaged} --out {tmp_path / 'run'} --budget 1k --batch 8 --device cpu"
+    options = f"--model {small_vit.NAME} --head-hidden 16 --threads 1"
+    monkeypatch.setattr(sys, "argv", ["accelssl", *words.split(), *options.split()])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    error = capfd.readouterr().err
+    assert ended.value.code == 2 and "Traceback" not in error
+    assert train.describe(9) in " ".join(error.split())

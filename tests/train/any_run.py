@@ -8,16 +8,17 @@ import torch
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train.config import TrainConfig
 from accelssl.train.schedule import constant
+from tests import small_vit
 
 CPU = torch.device("cpu")
 
 
 def config_on(shard_dir: Path, algo: str = "simclr", **options: Any) -> TrainConfig:
     """Of a tiny model with a tiny head, at p48 d0.5, for a few steps."""
-    small: dict[str, Any] = {"budget": 20.0, "batch": 8, "head_hidden": 16, "head_out": 8}
+    small: dict[str, Any] = {"model": small_vit.NAME, "budget": 20.0, "batch": 8}
+    small |= {"head_hidden": 16, "head_out": 8}
     return TrainConfig(
         algo=algo,
-        model="vit_tiny_patch16_224",
         data=str(shard_dir),
         schedule=constant(Compression(48, 0.5)),
         **(small | options),

@@ -1,6 +1,7 @@
 """What is evaluated: the encoder of a run, or weights from a file in any of timm's models."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from torchvision.transforms.v2.functional import normalize, resize
 from accelssl.errors import UserError
 from accelssl.pipeline.loader import LoaderOptions, Tokens, evaluation_batches
 from accelssl.pipeline.shards import ShardSet
-from accelssl.train.config import TrainConfig
+from accelssl.train.config import TrainConfig, read_config
 from accelssl.train.evaluate.backbone import Backbone, open_backbone, untrained, whole_pictures
+from accelssl.train.gradients.checkpoints import kept_at, objective_at
 from accelssl.train.session import start
 from tests.train.any_run import CPU, config_on
+from tests.train.damage import flip_a_bit
 
 TINY = "vit_tiny_patch16_224"
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -162,6 +165,47 @@ def test_weights_that_do_not_match_are_named(tiny: tuple[nn.Module, Path], tmp_p
         open_backbone(None, tiny[1], "resnet10t")
 
 
+@pytest.mark.parametrize("lost", [float("nan"), float("inf"), 1e300])
+def test_weights_that_are_not_finite_are_refused_by_name(
+    tiny: tuple[nn.Module, Path], tmp_path: Path, lost: float
+) -> None:
+    """1e300 is finite in the file, but not in the network's float32."""
+    state = dict(tiny[0].state_dict())
+    state["norm.bias"] = state["norm.bias"].double()
+    state["norm.bias"][-1] = lost
+    torch.save(state, tmp_path / "lost.pth")
+    with pytest.raises(UserError, match=r"lost\.pth .*not all weights are finite \(norm\.bias\)"):
+        open_backbone(None, tmp_path / "lost.pth", TINY)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
+def test_weights_that_are_no_floats_are_refused_by_name(
+    tiny: tuple[nn.Module, Path], tmp_path: Path, dtype: torch.dtype
+) -> None:
+    state = dict(tiny[0].state_dict())
+    state["norm.weight"] = state["norm.weight"].to(dtype)
+    torch.save(state, tmp_path / "whole.pth")
+    with pytest.raises(UserError, match=r"no floats: norm\.weight\)"):
+        open_backbone(None, tmp_path / "whole.pth", TINY)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_floats_of_other_widths_are_weights(
+    tiny: tuple[nn.Module, Path], tmp_path: Path, dtype: torch.dtype
+) -> None:
+    state = {name: value.to(dtype) for name, value in tiny[0].state_dict().items()}
+    torch.save(state, tmp_path / "other.pth")
+    found = open_backbone(None, tmp_path / "other.pth", TINY).model.state_dict()
+    assert all(torch.equal(value, state[name].float()) for name, value in found.items())
+
+
+def test_a_damaged_file_of_weights_is_refused(tiny: tuple[nn.Module, Path], tmp_path: Path) -> None:
+    torch.save(tiny[0].state_dict(), tmp_path / "w.pth")
+    flip_a_bit(tmp_path / "w.pth", "data/3")
+    with pytest.raises(UserError, match=r"w\.pth is damaged \(.*data/3\)\. .*again"):
+        open_backbone(None, tmp_path / "w.pth", TINY)
+
+
 def _garbage(folder: Path) -> Path:
     (folder / "w.safetensors").write_bytes(b"\x09" * 50)
     return folder / "w.safetensors"
@@ -299,3 +343,47 @@ def test_nothing_of_a_backbone_is_trained_and_its_layers_are_in_evaluation_mode(
     found: Backbone = untrained(config)
     assert not any(weights.requires_grad for weights in found.parameters())
     assert not any(module.training for module in found.modules())
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "named"),
+    [
+        ("mean", "a,b,c", "not three numbers"),
+        ("mean", "0.5", "not three numbers"),
+        ("mean", "0.5,0.5,nan", "not three numbers"),
+        ("std", "0.2,0.2,0.2,0.2", "not three numbers above 0"),
+        ("std", "0,0,0", "not three numbers above 0"),
+        ("std", "0.2,0.2,-0.2", "not three numbers above 0"),
+    ],
+)
+def test_colours_that_are_none_are_refused_by_what_the_file_says(
+    tiny: tuple[nn.Module, Path], tmp_path: Path, entry: str, value: str, named: str
+) -> None:
+    said = {"accelssl": "0.1", "model": TINY, "mean": "0,0.5,-1", "std": "0.1,0.2,0.3"}
+    path = tmp_path / "w.safetensors"
+    save_file(tiny[0].state_dict(), path, said)
+    found = open_backbone(None, path, None).pictures
+    assert (found.mean, found.std) == ((0, 0.5, -1), (0.1, 0.2, 0.3))
+    save_file(tiny[0].state_dict(), path, said | {entry: value})
+    with pytest.raises(UserError, match=rf"w\.safetensors has {entry} '{value}', {named}\."):
+        open_backbone(None, path, None)
+
+
+def test_a_checkpoint_that_does_not_fit_its_configuration_names_a_tensor(
+    shard_dir: Path, tmp_path: Path
+) -> None:
+    """As after an edit of both, or where the checkpoint did not note its model."""
+    run = tmp_path / "run"
+    start(config_on(shard_dir), run, CPU).save(run)
+    state = torch.load(run / "checkpoint.pt", weights_only=True)
+    name = next(name for name in state["objective"] if name.endswith("norm.weight"))
+    state["objective"][name] = torch.ones(7)
+    torch.save(state, run / "checkpoint.pt")
+    config = read_config(run / "config.json")
+    (kept,) = kept_at(run, config, (0.0,))
+    for read in (
+        lambda: open_backbone(run, None, None),
+        lambda: objective_at(run, config, replace(kept, name="checkpoint.pt")),
+    ):
+        with pytest.raises(UserError, match=r"does not fit .*size mismatch for .*norm\.weight"):
+            read()

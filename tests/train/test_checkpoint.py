@@ -14,6 +14,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline.order import Position
 from accelssl.train import checkpoint
 from accelssl.train.checkpoint import Checkpoint
+from tests.train.damage import flip_a_bit
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -144,3 +145,24 @@ def test_killed_while_writing_the_checkpoint_before_can_be_loaded_and_the_next_w
     assert checkpoint.load(tmp_path).step == 3
     assert torch.load(tmp_path / "checkpoint-2.pt", weights_only=True)["step"] == 3
     assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("part", ["data/0", "data.pkl"])
+def test_a_checkpoint_that_is_damaged_is_refused_and_one_without_sums_is_not(
+    tmp_path: Path, part: str
+) -> None:
+    path = tmp_path / checkpoint.NAME
+    checkpoint.save(tmp_path, state())
+    flip_a_bit(path, part)
+    with pytest.raises(UserError, match=rf"checkpoint\.pt is damaged \(.*{part}\)") as refused:
+        checkpoint.load(tmp_path)
+    assert "Put back a copy" in refused.value.remedy
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match=r"is damaged \(its end is missing"):
+        checkpoint.load(tmp_path)
+    torch.serialization.set_crc32_options(False)
+    try:
+        checkpoint.save(tmp_path, state())
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert checkpoint.load(tmp_path).step == 1

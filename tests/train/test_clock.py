@@ -27,6 +27,14 @@ def test_what_is_no_amount_of_compute_is_refused(text: str) -> None:
         parse_units(text)
 
 
+def test_a_budget_of_nothing_is_told_from_one_that_is_no_number() -> None:
+    for text in ("0", "-1k", "0M"):
+        with pytest.raises(UserError, match="buys nothing"):
+            parse_units(text)
+    with pytest.raises(UserError, match=r"5X.* k, M or G"):
+        parse_units("5X")
+
+
 def test_units_are_written_short() -> None:
     assert [format_units(u) for u in (104e6, 212_345, 950.0, 1.5e9)] == [
         "104M",
@@ -96,6 +104,9 @@ def test_a_schedule_survives_its_file(tmp_path: Path) -> None:
         '[{"until": 0.5, "p": 30, "drop": 0.5}]',
         '[{"until": 1.0, "p": 30}]',
         '[{"until": 1.0, "p": 31, "drop": 0}]',
+        '[{"until": 1.0, "p": "30", "drop": 0}]',
+        '[{"until": 1.0, "p": NaN, "drop": 0}]',
+        "[null]",
         '[{"until": 0.7, "p": 30, "drop": 0}, {"until": 0.7, "p": 16, "drop": 0},'
         ' {"until": 1, "p": 16, "drop": 0}]',
         '[{"until": 0, "p": 30, "drop": 0}, {"until": 1, "p": 16, "drop": 0}]',
@@ -105,3 +116,18 @@ def test_a_schedule_that_makes_no_sense_is_refused(tmp_path: Path, text: str) ->
     (tmp_path / "s.json").write_text(text)
     with pytest.raises(UserError):
         read_schedule(tmp_path / "s.json")
+
+
+def test_a_schedule_that_cannot_be_read_is_told_of_in_plain_words(tmp_path: Path) -> None:
+    broken, image = tmp_path / "broken.json", tmp_path / "image.json"
+    broken.write_text('[{"until": 1.0,\n "p": 30 "drop": 0}]')
+    image.write_bytes(b"\xff\xd8\xff")
+    for path, said in [
+        (tmp_path / "none.json", "no such file or directory"),
+        (tmp_path, "is a directory"),
+        (broken, "not JSON from line 2, column 10 on"),
+        (image, "not text"),
+    ]:
+        with pytest.raises(UserError, match=said) as refused:
+            read_schedule(path)
+        assert "Errno" not in refused.value.what and str(path) in refused.value.what

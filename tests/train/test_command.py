@@ -92,6 +92,7 @@ def test_a_run_that_is_not_there_is_missed_in_plain_words(
     code, said = accelssl(capsys, command, tmp_path / "gone")
     assert code == 2 and f"{tmp_path / 'gone'}" in said and "Errno" not in said
     assert re.search("There is no folder|is not a folder", said)
+    assert ("leave --resume out" in said) == ("--resume" in command)
     code, said = accelssl(capsys, command, tmp_path)
     assert code == 2 and "config.json" in said and "Errno" not in said
     assert not (tmp_path / "gone").exists()

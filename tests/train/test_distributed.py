@@ -1,6 +1,6 @@
 """Two ranks against one process: a step, a vote, an error.
 
-Run as a script, this file is one of two ranks: RANK and the like are in the environment. It imports
+Run as a module, this file is one of two ranks: RANK and the like are in the environment. It imports
 no more than they need, for each starts anew.
 """
 
@@ -38,11 +38,13 @@ from accelssl.train.distributed import (
 from accelssl.train.method import ALGORITHMS
 from accelssl.train.optim import adamw, set_learning_rate
 from accelssl.train.streams import training_stream
+from tests import small_vit
 
 CPU = torch.device("cpu")
 RANKS, BATCH, STEPS = 2, 6, 3
 VIEWS = {"simclr": 2, "moco": 2, "dino": 5}
 SIGNALLED_AT = 4
+ROOT = Path(__file__).parents[2]
 Results = dict[str, Any]
 
 
@@ -50,13 +52,12 @@ def objective(device: torch.device, algo: str = "simclr") -> Objective:
     """In float64: batch norm divides by how little the views differ at first, and AdamW by how
     small a gradient is, so that float32's rounding would be what is compared."""
     torch.manual_seed(0)
-    name = "vit_tiny_patch16_224"
     sizes: dict[str, Any] = {"head_hidden": 32, "head_out": 16}
     if algo == "dino":
-        dino = DINO(name, mode="official", prototypes=24, drop_path=0.0, **sizes)
+        dino = DINO(small_vit.NAME, mode="official", prototypes=24, drop_path=0.0, **sizes)
         return dino.to(device, torch.float64)
     method = MoCo if algo == "moco" else SimCLR
-    return method(name, **sizes).to(device, torch.float64)
+    return method(small_vit.NAME, **sizes).to(device, torch.float64)
 
 
 def view(step: int, index: int, ranks: Ranks, device: torch.device) -> SimpleNamespace:
@@ -186,9 +187,11 @@ def run_ranks(task: str, out: Path) -> Ended:
     processes = []
     for rank in range(RANKS):
         told = {k: str(v) for k, v in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-        command = [sys.executable, __file__, task, str(out)]
+        command = [sys.executable, "-m", "tests.train.test_distributed", task, str(out)]
         processes.append(
-            subprocess.Popen(command, env=os.environ | told, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                command, cwd=ROOT, env=os.environ | told, stderr=subprocess.PIPE, text=True
+            )
         )
     try:
         errors = [process.communicate(timeout=120)[1] for process in processes]

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -23,8 +24,8 @@ from accelssl.train.session import Session, start
 from tests.train.any_run import CPU, config_on
 
 
-def trained(shard_dir: Path, run: Path, algo: str = "simclr") -> Session:
-    session = start(config_on(shard_dir, algo), run, CPU)
+def trained(shard_dir: Path, run: Path, algo: str = "simclr", **options: Any) -> Session:
+    session = start(config_on(shard_dir, algo, **options), run, CPU)
     assert train(session, run) == 0
     return session
 
@@ -33,7 +34,7 @@ def trained(shard_dir: Path, run: Path, algo: str = "simclr") -> Session:
 def run(shard_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of SimCLR, trained to its end."""
     folder = tmp_path_factory.mktemp("exported") / "run"
-    trained(shard_dir, folder)
+    trained(shard_dir, folder, model="vit_tiny_patch16_224")
     return folder
 
 

@@ -24,7 +24,8 @@ from accelssl.train.evaluate.finetune import finetune
 from accelssl.train.evaluate.finetune_data import evaluation_transform
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings, finetune_settings
 from accelssl.train.evaluate.finetune_state import FinetuneState
-from accelssl.train.evaluate.finetune_step import train_step
+from accelssl.train.evaluate.finetune_step import Trainee, train_step
+from tests.train.damage import flip_a_bit
 
 CPU = torch.device("cpu")
 TRAIN_STEP = "accelssl.train.evaluate.finetune.train_step"
@@ -212,6 +213,25 @@ def test_a_loss_that_is_not_finite_stops_it(vit: nn.Module, shard_set: ShardSet)
         run(vit, shard_set, small("mae"))
 
 
+@pytest.mark.parametrize("diverges", ["weights", "average"])
+def test_logits_that_are_not_finite_are_no_guesses(
+    vit: nn.Module, shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch, diverges: str
+) -> None:
+    """After the last step of the second epoch, whose loss is still finite."""
+
+    def step_and_diverge(made: Trainee, step: int, pieces: Any) -> Tensor:
+        loss = train_step(made, step, pieces)
+        if step == 9:
+            network = made.network if diverges == "weights" else made.ema.module  # type: ignore[union-attr]
+            with torch.no_grad():
+                next(network.parameters()).fill_(float("inf"))
+        return loss
+
+    monkeypatch.setattr(TRAIN_STEP, step_and_diverge)
+    with pytest.raises(UserError, match=r"diverged in epoch 2\. .*lower --lr"):
+        run(vit, shard_set, small("deit"))
+
+
 def test_what_cannot_be_fine_tuned_is_refused(
     vit: nn.Module,
     shard_set: ShardSet,
@@ -254,4 +274,12 @@ def test_a_full_disk_is_said_in_plain_words_and_leaves_the_last_checkpoint(
 def test_a_file_that_is_no_fine_tuning_is_not_read_as_one(tmp_path: Path) -> None:
     (tmp_path / finetune_state.NAME).write_bytes(b"something else")
     with pytest.raises(UserError, match="is not a fine-tuning"):
+        finetune_state.load(tmp_path, {})
+
+
+def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    weights = {"w": torch.ones(9)}
+    finetune_state.save(tmp_path, FinetuneState({}, step=3, network=weights))
+    flip_a_bit(tmp_path / finetune_state.NAME, "data/0")
+    with pytest.raises(UserError, match=r"is damaged .*remove"):
         finetune_state.load(tmp_path, {})

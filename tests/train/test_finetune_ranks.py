@@ -12,9 +12,10 @@ import timm
 import torch
 
 from accelssl.errors import UserError
-from accelssl.pipeline.shards import open_shards
+from accelssl.pipeline.shards import ShardSet, Split, open_shards
 from accelssl.train.distributed import ALONE, Ranks, joined, read_ranks
 from accelssl.train.evaluate.finetune import finetune
+from accelssl.train.evaluate.finetune_data import steps_per_epoch
 from accelssl.train.evaluate.finetune_settings import finetune_settings
 
 CPU = torch.device("cpu")
@@ -47,6 +48,36 @@ def test_two_ranks_train_and_count_as_one_does(shard_dir: Path, tmp_path: Path) 
 def test_pieces_that_do_not_divide_among_the_ranks_are_refused(shard_dir: Path) -> None:
     with pytest.raises(UserError, match=r"4 pieces of 2, which 3 ranks .*--batch 6"):
         run(str(shard_dir), None, Ranks(rank=0, world=3))
+
+
+@pytest.mark.parametrize("images", [24, 254, 255, 256, 300])
+def test_the_batch_to_use_instead_is_one_that_the_ranks_share(
+    images: int, monkeypatch: pytest.MonkeyPatch, shard_set: ShardSet
+) -> None:
+    monkeypatch.setattr(Split, "__len__", lambda split: images)
+
+    def begin(batch: int) -> None:
+        settings, ranks = finetune_settings("deit", batch=batch), Ranks(0, 2)
+        finetune(torch.nn.Identity(), shard_set, settings, CPU, None, False, ranks=ranks)
+
+    with pytest.raises(UserError, match=r"in 1 piece of 8, which 2 ranks") as refused:
+        begin(8)
+    if images == 24:
+        assert refused.value.remedy.startswith("Start it without torchrun: 24 training pictures")
+        return
+    batch = int(refused.value.remedy.removeprefix("Use --batch ").removesuffix("."))
+    assert images // 2 < batch <= images
+    with pytest.raises(UserError, match="VisionTransformers"):  # the batch is right
+        begin(batch)
+
+
+@pytest.mark.parametrize(("images", "remedy"), [(1, "--data"), (2, "--batch 2"), (7, "--batch 2")])
+def test_a_batch_larger_than_the_set_has_a_remedy_that_is_possible(
+    images: int, remedy: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        steps_per_epoch(images, finetune_settings("deit", batch=8))
+    assert remedy in refused.value.remedy
 
 
 if __name__ == "__main__":

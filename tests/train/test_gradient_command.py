@@ -28,6 +28,7 @@ from accelssl.train.loop import train
 from accelssl.train.objective import build
 from accelssl.train.schedule import Stage
 from accelssl.train.session import loader_options, run_views, start
+from tests import small_vit
 from tests.train.any_run import CPU, config_on
 
 QUICK = Options(checkpoints="0,1", sides="48", drops="0,.5", samples=18, subbatch=4)
@@ -38,7 +39,9 @@ CELLS = (Compression(48, 0.0), Compression(48, 0.5))
 def run(shard_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of MoCo, for six steps, with the checkpoints of half and all of its budget."""
     run = tmp_path_factory.mktemp("analysed") / "run"
-    config = config_on(shard_dir, "moco", size=96, batch=8, budget=3.0, keep_at=(0.5, 1.0))
+    config = config_on(
+        shard_dir, "moco", model=small_vit.NAME, size=96, budget=3.0, keep_at=(0.5, 1.0)
+    )
     train(start(config, run, CPU), run)
     return run
 

@@ -27,8 +27,10 @@ from accelssl.train.gradients.sketch import Sketch
 from accelssl.train.objective import build
 from accelssl.train.schedule import Stage
 from accelssl.train.session import loader_options, run_views
+from tests import small_vit
 from tests.train.any_run import CPU, config_on
 
+SMALL: dict[str, Any] = {"model": small_vit.NAME, "size": 96, "batch": 4}
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"algo": "simclr"},
     "moco": {"algo": "moco"},
@@ -44,15 +46,7 @@ CELLS = (Compression(48, 0.5), UNCOMPRESSED, Compression(24, 0.0))
 
 @pytest.fixture(params=METHODS)
 def config(request: pytest.FixtureRequest, shard_dir: Path) -> TrainConfig:
-    return config_on(shard_dir, **(METHODS[request.param] | {"size": 96, "batch": 4}))
-
-
-def shallow(config: TrainConfig) -> Objective:
-    """The run's, with two blocks."""
-    objective = build(config)
-    for encoder in objective.encoders():
-        encoder.vit.blocks = encoder.vit.blocks[:2]
-    return objective
+    return config_on(shard_dir, **(METHODS[request.param] | SMALL))
 
 
 def loader_of(config: TrainConfig, shard_set: ShardSet) -> Loader:
@@ -85,7 +79,7 @@ def oracle(objective: Objective, views: Sequence[Tokens], progress: float) -> Te
 def test_a_gradient_is_that_of_the_loss_and_leaves_the_objective_as_it_was(
     config: TrainConfig, shard_set: ShardSet, progress: float
 ) -> None:
-    objective = shallow(config)
+    objective = build(config)
     (batch,) = loader_of(config, shard_set).next_in_turn([asked(config, CELLS[0])])
     expected = oracle(objective, batch.views, progress)
     before = copy.deepcopy(objective.state_dict())
@@ -101,7 +95,7 @@ def test_a_gradient_is_that_of_the_loss_and_leaves_the_objective_as_it_was(
 def test_the_scope_backbone_has_the_encoders_part_alone(
     config: TrainConfig, shard_set: ShardSet
 ) -> None:
-    objective = shallow(config)
+    objective = build(config)
     (batch,) = loader_of(config, shard_set).next_in_turn([asked(config, CELLS[0])])
     whole = Gradient(copy.deepcopy(objective), 0.5, "fp32")(batch.views)
     part = Gradient(objective, 0.5, "fp32", "backbone")(batch.views)
@@ -131,7 +125,7 @@ def test_sums_are_those_of_gradients_that_are_all_kept(
     config: TrainConfig, shard_set: ShardSet
 ) -> None:
     """In groups of other sizes, with the baseline among the cells."""
-    gradient, plan = Gradient(shallow(config), 0.5, "fp32"), Plan(5)
+    gradient, plan = Gradient(build(config), 0.5, "fp32"), Plan(5)
     several = [asked(config, cell) for cell in CELLS]
     baseline, calls = asked(config, UNCOMPRESSED), []
     loader = loader_of(config, shard_set)
@@ -194,7 +188,7 @@ def test_a_bank_of_the_other_images_makes_a_part_of_a_batch_meet_all_of_it() -> 
 def test_a_bank_is_of_other_images_in_each_cells_own_compression(
     config: TrainConfig, shard_set: ShardSet
 ) -> None:
-    gradient = Gradient(shallow(config), 0.5, "fp32")
+    gradient = Gradient(build(config), 0.5, "fp32")
     several, baseline = [asked(config, CELLS[0])], asked(config, UNCOMPRESSED)
     found = sums_of(gradient, loader_of(config, shard_set), baseline, several, Plan(4, 2))
 
@@ -217,8 +211,8 @@ def test_a_bank_is_of_other_images_in_each_cells_own_compression(
 
 
 def test_a_gradient_that_is_not_finite_is_refused(shard_dir: Path, shard_set: ShardSet) -> None:
-    config = config_on(shard_dir, size=96, batch=4)
-    objective = shallow(config)
+    config = config_on(shard_dir, **SMALL)
+    objective = build(config)
     with torch.no_grad():
         for weight in objective.evaluated.vit.norm.parameters():
             weight.fill_(torch.inf)
@@ -231,7 +225,7 @@ def test_a_gradient_that_is_not_finite_is_refused(shard_dir: Path, shard_set: Sh
 def test_a_gpu_finds_the_gradient_of_a_cpu_and_the_same_sketch(
     config: TrainConfig, shard_set: ShardSet
 ) -> None:
-    gpu, objective = torch.device("cuda"), shallow(config)
+    gpu, objective = torch.device("cuda"), build(config)
     (batch,) = loader_of(config, shard_set).next_in_turn([asked(config, CELLS[0])])
     expected = Gradient(copy.deepcopy(objective), 0.5, "fp32")(batch.views)
     views = [

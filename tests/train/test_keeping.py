@@ -13,6 +13,7 @@ from accelssl.train.config import TrainConfig, read_config
 from accelssl.train.loop import train
 from accelssl.train.schedule import constant
 from accelssl.train.session import CONFIG, resume, start
+from tests import small_vit
 
 CPU = torch.device("cpu")
 STEP_COST = 8 * 6 * 12 / 196
@@ -23,7 +24,7 @@ def config(shard_dir: Path) -> TrainConfig:
     """Eight steps."""
     return TrainConfig(
         algo="simclr",
-        model="vit_tiny_patch16_224",
+        model=small_vit.NAME,
         data=str(shard_dir),
         budget=7.5 * STEP_COST,
         schedule=constant(Compression(48, 0.5)),

@@ -26,12 +26,17 @@ PLAIN = {"p": 16, "drop": 0.0, "keep": 225, "sample_cost": 7.0, "image_flops": 1
 
 
 def history_of(
-    run: Path, stretches: list[tuple[dict[str, Any], float]], *events: dict[str, Any]
+    run: Path,
+    stretches: list[tuple[dict[str, Any], float]],
+    *events: dict[str, Any],
+    steps: int = 20,
+    start_up_s: float = 0.0,
 ) -> History:
-    """Two steps of ten images for each (stage, seconds a unit)."""
+    """`steps` of ten images for each (stage, seconds a unit); the first takes start_up_s longer."""
     written, images, spent, elapsed_s = list(events), 0, 0.0, 0.0
     for stage, unit_s in stretches:
-        for _ in range(2):
+        for step in range(steps):
+            elapsed_s += 0.0 if step else start_up_s
             images, spent = images + 10, spent + 10 * stage["sample_cost"]
             elapsed_s += 10 * stage["sample_cost"] * unit_s
             clock = {"images": images, "spent": spent, "elapsed_s": elapsed_s}
@@ -64,12 +69,43 @@ def test_measured_uncompressed_training_is_what_units_are_priced_against(tmp_pat
     assert "(2.00 times the operations)" in note
 
 
+def test_start_up_is_no_drift(tmp_path: Path) -> None:
+    even = history_of(tmp_path, [(LIGHT, 1.0), (PLAIN, 1.0)], start_up_s=1e4)
+    assert notes_of(even) == []
+    slower = history_of(tmp_path, [(LIGHT, 1.5), (PLAIN, 1.0)], start_up_s=1e4)
+    (note,) = notes_of(slower)
+    assert "1.50 times the time of a unit of uncompressed training" in note
+    assert stage_runs(slower)[0].training_s == pytest.approx(1e4 + 20 * 10 * 1.5)
+
+
+def test_the_start_up_of_a_run_that_goes_on_is_none_either(tmp_path: Path) -> None:
+    history = history_of(tmp_path, [(LIGHT, 1.0), (PLAIN, 1.0)])
+    log = (tmp_path / "log.jsonl").read_text().splitlines()
+    later = [json.loads(line) for line in log[10:]]
+    resumed = [line | {"elapsed_s": line["elapsed_s"] + 1e4} for line in later]
+    event = {"kind": "resume", "step": 10}
+    written = [*log[:10], *(json.dumps(line) for line in [event, *resumed])]
+    (tmp_path / "log.jsonl").write_text("".join(line + "\n" for line in written))
+    again = read_history(tmp_path)
+    assert len(again.steps) == len(history.steps) and again.resumes == (10.0,)
+    light, plain = stage_runs(again)
+    assert light.steady_s == pytest.approx(14 * 10) and light.steady_steps == 14
+    assert plain.steady_s == pytest.approx(17 * 70)
+
+
+def test_nothing_is_said_of_a_stage_of_few_steps(tmp_path: Path) -> None:
+    few = history_of(tmp_path, [(LIGHT, 9.0), (PLAIN, 1.0)], steps=19)
+    assert notes_of(few) == [] and "nan" not in render(few)
+    measured = {"kind": "baseline", "images_per_s": 1 / 7, "sample_cost": 7.0}
+    assert notes_of(history_of(tmp_path, [(LIGHT, 9.0)], measured, steps=2)) == []
+
+
 def test_a_single_stage_with_nothing_beside_it_drifts_from_nothing(tmp_path: Path) -> None:
     assert notes_of(history_of(tmp_path, [(LIGHT, 5.0)])) == []
 
 
 def test_each_ledger_adds_up_to_the_run(tmp_path: Path) -> None:
-    history = history_of(tmp_path, [(LIGHT, 1.0), (PLAIN, 1.0)])
+    history = history_of(tmp_path, [(LIGHT, 1.0), (PLAIN, 1.0)], steps=2)
     stages = stage_runs(history)
     table = rows(stages, uncompressed(history, stages))
     assert [row[0] for row in table] == ["p30 d0.5", "p16 d0", "all stages"]

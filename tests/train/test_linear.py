@@ -1,5 +1,6 @@
 """Linear accuracy on a shard set: what features are, what is trained and what is not."""
 
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,11 @@ from accelssl.pipeline.loader import LoaderOptions, Tokens, evaluation_batches
 from accelssl.pipeline.shards import ShardSet
 from accelssl.train.evaluate.backbone import Backbone, whole_pictures
 from accelssl.train.evaluate.block_features import AT_ONCE, probe_features, reset_last_norm
-from accelssl.train.evaluate.features import features_of_random_crops, pixel_features
+from accelssl.train.evaluate.features import Extract, features_of_random_crops, pixel_features
 from accelssl.train.evaluate.linear import linear_scores
 from accelssl.train.evaluate.linear_presets import LinearSettings, dino, moco
+from accelssl.train.evaluate.neighbours import neighbours_of
+from accelssl.train.evaluate.tables import score_table
 
 CPU = torch.device("cpu")
 OPTIONS = LoaderOptions(batch=8, seed=3, device=CPU)
@@ -149,3 +152,43 @@ def test_a_reset_norm_is_plain_layer_norm(backbone: Backbone, tokens: Tokens) ->
     network = timm.create_model("test_byobnet", num_classes=0)
     with pytest.raises(UserError, match="test_byobnet"):
         reset_last_norm(Backbone("test_byobnet", network))
+
+
+def test_a_rate_that_diverged_is_marked_and_is_not_the_best_one(
+    shard_set: ShardSet,
+) -> None:
+    settings = replace(QUICK, rates=(1e38, 1.0), epochs=3)
+    extracts: dict[str, Extract] = {"trained": pixel_features}
+    found = linear_scores(shard_set, extracts, settings, OPTIONS)
+    first, second = found["trained"]["rates"]
+    assert first == {
+        **{"rate": 1e38, "diverged": True},
+        **{"top1": 0, "top5": 0, "right1": 0, "right5": 0},
+    }
+    assert not second["diverged"] and found["trained"]["rate"] == 1.0
+    table = score_table(found | {"protocol": "linear"})
+    shown = f"{'trained':14}{'-':>7}{second['top1']:7.1f}"
+    assert shown in table and "diverged at this rate" in table
+    with pytest.raises(UserError, match=r"'trained' diverged at every rate of 1e\+38\. .*--lrs"):
+        linear_scores(shard_set, extracts, replace(settings, rates=(1e38,)), OPTIONS)
+
+
+@pytest.mark.parametrize("lost", [float("nan"), float("inf"), 1e30])
+def test_features_that_are_not_finite_are_refused_and_not_guessed_with(
+    shard_set: ShardSet, lost: float
+) -> None:
+    """1e30 has no square in float32, and so no length to compare by."""
+
+    def extract(tokens: Tokens) -> Tensor:
+        found = pixel_features(tokens)
+        found[-1, 5] = lost
+        return found
+
+    extracts: dict[str, Extract] = {"pixels": pixel_features, "mine": extract}
+    with pytest.raises(UserError, match="network 'mine' are not finite"):
+        neighbours_of(shard_set, extracts, OPTIONS)
+    with pytest.raises(UserError, match="network 'mine' are not finite"):
+        linear_scores(shard_set, extracts, QUICK, OPTIONS)
+    epochs = features_of_random_crops(shard_set.split("train"), extracts, OPTIONS, 1)
+    with closing(epochs), pytest.raises(UserError, match="'mine' are not finite"):
+        next(next(epochs))

@@ -50,7 +50,7 @@ def test_accuracy_is_that_of_logistic_regression() -> None:
     settings = replace(SETTINGS, rates=(0.1,), epochs=60, batch=256)
     for normalises in (False, True):
         probe = trained(replace(settings, normalises=normalises), train)
-        right1, _ = probe.right(found["x"], labels)
+        right1, _, _ = probe.right(found["x"], labels)
         assert 40 < expected < 90
         assert 100 * right1[0] / len(labels) == pytest.approx(expected, abs=0.5)
 
@@ -93,6 +93,16 @@ def test_a_head_that_diverges_leaves_the_others_alone() -> None:
     assert not logits[:, 1].isfinite().all()
     alone = trained(replace(settings, rates=(0.5,)), cache).eval()(cache[0]["x"])
     torch.testing.assert_close(logits[:, 0], alone[:, 0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_head_that_diverged_has_nothing_right() -> None:
+    """All labels are 0, the index that topk gives first where all logits are NaN."""
+    (found, labels), settings = clouds(300, 5), replace(SETTINGS, rates=(0.5, 1e308))
+    probe = trained(settings, (found, labels))
+    counts = probe.right(found["x"], torch.zeros_like(labels))
+    assert counts.diverged == [False, True]
+    assert counts.right1[0] > 0 and counts.right5[0] == 300
+    assert counts.right1[1] == counts.right5[1] == 0
 
 
 def test_normalised_features_are_those_of_torchs_batch_norm() -> None:

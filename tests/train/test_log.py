@@ -1,9 +1,10 @@
 import json
 import math
 import os
-import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.train.config import TrainConfig
 from accelssl.train.log import Log
 from accelssl.train.schedule import constant
-from accelssl.train.watchers import COLLAPSED, CollapseNotice, progress_bar, tensorboard
+from accelssl.train.watchers import COLLAPSED, CollapseNotice, Terminal, progress_bar, tensorboard
 
 NOTED = {"spread": torch.tensor(0.625)}
 
@@ -126,6 +127,34 @@ def test_tensorboard_gets_all_curves(tmp_path: Path) -> None:
     assert set(events.Tags()["scalars"]) == curves | {"images_per_s", "units_per_s"}
 
 
+def test_a_full_disk_ends_tensorboards_events_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    seen: list[type[BaseException]] = []
+    monkeypatch.setattr(threading, "excepthook", lambda failure: seen.append(failure.exc_type))
+    watch = tensorboard(tmp_path)
+    assert watch is not None
+    end = {"kind": "end"}
+    watch(end)
+
+    def full(writer: RecordWriter, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RecordWriter, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        for _ in range(9):
+            watch({"kind": "eval", "step": 1, "nn1": 40.0})
+            watch(end)
+    assert seen == []
+    other = threading.Thread(target=lambda: [][0])
+    other.start()
+    other.join()
+    assert seen == [IndexError]
+
+
 def test_the_progress_bar_shows_stage_loss_and_rates(tmp_path: Path) -> None:
     console = Console(record=True, force_terminal=True, width=120)
     with progress_bar(40.0, console) as bar, Log(tmp_path, [bar]) as log:
@@ -195,13 +224,12 @@ def test_an_onlooker_that_fails_is_dropped_and_the_log_goes_on(tmp_path: Path) -
     assert len(calls) == 1 and [entry["kind"] for entry in written(tmp_path)] == ["a", "b"]
 
 
-def test_a_terminal_nobody_reads_falls_silent() -> None:
-    code = "from accelssl.train.watchers import Terminal\nt = Terminal()\n"
-    code += "for _ in range(9): t.print('x' * 9000)\nprint('went on')"
+def test_a_terminal_nobody_reads_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [sys.executable, "-c", code], stderr=writing, stdout=subprocess.PIPE, text=True
-    )
-    os.close(writing)
-    assert done.stdout == "went on\n"
+    with TextIOWrapper(os.fdopen(writing, "wb", buffering=0), write_through=True) as unread:
+        monkeypatch.setattr(sys, "stderr", unread)
+        terminal = Terminal()
+        for step in range(3):
+            terminal.print(f"step {step}")
+    assert terminal.quiet

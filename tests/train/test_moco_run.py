@@ -28,6 +28,7 @@ from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import Session, resume, start
+from tests import small_vit
 from tests.train.run_log import lines
 
 CPU = torch.device("cpu")
@@ -40,7 +41,7 @@ STEPS = 10
 def config(shard_dir: Path) -> TrainConfig:
     return TrainConfig(
         algo="moco",
-        model="vit_tiny_patch16_224",
+        model=small_vit.NAME,
         data=str(shard_dir),
         budget=29.0,
         schedule=STAGES,
@@ -157,7 +158,7 @@ def test_the_query_encoder_is_what_is_evaluated_and_the_baseline_has_whole_views
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    session = start(replace(config, budget=5.0), run, CPU)
+    session = start(replace(config, budget=5.0, base_lr=1.0), run, CPU)
     train(session, run)
     scores = evaluate_run(run, None, CPU, show=False)
     assert scores["trained"] != scores["untrained"] and scores["queries"] == 20
@@ -240,7 +241,7 @@ def test_the_command_trains_resumes_evaluates_and_reports(
     capsys: pytest.CaptureFixture[str], shard_dir: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    tiny = "--model vit_tiny_patch16_224 --batch 8 --patch 48 --head-hidden 16 --device cpu"
+    tiny = f"--model {small_vit.NAME} --batch 8 --patch 48 --head-hidden 16 --device cpu"
     begin = f"train --data {shard_dir} --out {run} {tiny} --no-baseline --threads 1"
     code, err = accelssl(capsys, f"{begin} --algo moco --symmetric --budget 10")
     assert code == 0 and "symmetric moco" in err, err

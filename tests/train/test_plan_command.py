@@ -25,6 +25,7 @@ from accelssl.train.plan_command import Asked, Where, plan_command
 from accelssl.train.probe_speed import SCALING, probe_speed, synthetic_batch
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.session import loader_options, run_views
+from tests import small_vit
 from tests.train.any_run import CPU, config_on
 from tests.train.run_log import lines
 
@@ -43,7 +44,7 @@ def known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(shards: Path, **chosen: Any) -> Asked:
-    options = {"model": TINY, "batch": 8} | chosen.pop("options", {})
+    options = {"model": small_vit.NAME, "batch": 8} | chosen.pop("options", {})
     return Asked(**({"data": str(shards), "options": options} | chosen))
 
 
@@ -218,7 +219,9 @@ def test_a_probe_measures_every_stage_and_scales_for_ranks(
 ) -> None:
     monkeypatch.setattr("accelssl.train.probe_speed.ENOUGH_S", 0.05)
     stages = (Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(16, 0.0)))
-    config = replace(config_on(shard_dir, budget=1e4), schedule=Schedule(stages))
+    config = replace(
+        config_on(shard_dir, budget=1e4, model=small_vit.NAME), schedule=Schedule(stages)
+    )
     heard: list[str] = []
     speed = probe_speed(config, shard_set, CPU, 2, heard.append)
     assert heard == ["the loader", "steps of p48 d0.5", "steps of p16 d0"]

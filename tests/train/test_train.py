@@ -30,6 +30,7 @@ from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import Session, resume, start
+from tests import small_vit
 from tests.train.run_log import lines
 
 CPU = torch.device("cpu")
@@ -45,7 +46,7 @@ def config(shard_dir: Path) -> TrainConfig:
 def config_on(shard_dir: Path) -> TrainConfig:
     return TrainConfig(
         algo="simclr",
-        model="vit_tiny_patch16_224",
+        model=small_vit.NAME,
         data=str(shard_dir),
         budget=60.0,
         schedule=STAGES,

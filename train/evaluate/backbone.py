@@ -3,6 +3,7 @@
 Shapes: N pictures, L = S x S tokens of V = 768 values, D width of the features.
 """
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,17 @@ from accelssl.model.tokens import Tokens
 from accelssl.pipeline.compress.compression import BASE_SIDE, CHANNELS
 from accelssl.pipeline.compress.reference import IMAGENET_MEAN, IMAGENET_STD
 from accelssl.pipeline.loader import EVALUATION_SIZE
-from accelssl.train import checkpoint
+from accelssl.train import checkpoint, resuming
 from accelssl.train.config import TrainConfig, read_config
 from accelssl.train.evaluate.weights import load_weights, one_line, read_metadata, read_weights
 from accelssl.train.objective import build
-from accelssl.train.resuming import refuse_another_network
 
 FROM_TIMM = "timm:"
 VERSION, MODEL, MEAN, STD = "accelssl", "model", "mean", "std"
 """Entries of the metadata in a file of `accelssl export`."""
+
+Colours = dict[str, tuple[float, ...]]
+"""MEAN and STD, as far as they are known, with a number for each channel."""
 
 
 @dataclass(frozen=True)
@@ -130,16 +133,16 @@ def open_backbone(run: Path | None, weights: str | Path | None, model: str | Non
 
 
 def of_run(run: Path) -> Backbone:
-    """The encoder a run evaluates, at its last checkpoint. UserError when there is none."""
+    """The encoder a run evaluates, at its last checkpoint. UserError when none fits."""
     config = read_config(run / "config.json")
     if not (run / checkpoint.NAME).exists():
         raise UserError(
             f"{run} has no checkpoint yet.", f"Train it: accelssl train --out {run} --resume."
         )
     state = checkpoint.load(run)
-    refuse_another_network(run, state, config)
+    resuming.refuse_another_network(run, state, config)
     objective = build(config)
-    objective.load_state_dict(state.objective)
+    resuming.load_weights(run, state, objective)
     origin = {"run": str(run), "step": state.step, "spent": state.spent}
     return Backbone(config.model, objective.evaluated.vit, origin=origin)
 
@@ -168,15 +171,15 @@ def of_file(path: Path, model: str | None = None) -> Backbone:
         )
     network = _create(name, pretrained=False)
     load_weights(network, read_weights(path), f"{path} and {name}")
-    return _of_timm(name, network, str(path), metadata)
+    return _of_timm(name, network, str(path), _colours(path, metadata))
 
 
 def _downloaded(name: str) -> Backbone:
     return _of_timm(name, _create(name, pretrained=True), FROM_TIMM + name, {})
 
 
-def _of_timm(name: str, network: nn.Module, where: str, metadata: dict[str, str]) -> Backbone:
-    pictures = _pictures(network, metadata)
+def _of_timm(name: str, network: nn.Module, where: str, colours: Colours) -> Backbone:
+    pictures = _pictures(network, colours)
     origin = {"checkpoint": where, "model": name, "pictures": asdict(pictures)}
     return Backbone(name, network, pictures, origin)
 
@@ -202,12 +205,29 @@ def _create(name: str, *, pretrained: bool) -> nn.Module:
     return network
 
 
-def _pictures(network: nn.Module, metadata: dict[str, str]) -> Pictures:
+def _pictures(network: nn.Module, colours: Colours) -> Pictures:
     expected = resolve_model_data_config(network)  # type: ignore[no-untyped-call]
-    mean, std = (
-        tuple(float(value) for value in metadata[entry].split(","))
-        if entry in metadata
-        else tuple(expected[entry])
-        for entry in (MEAN, STD)
-    )
+    mean, std = (tuple(colours.get(entry, expected[entry])) for entry in (MEAN, STD))
     return Pictures(int(expected["input_size"][-1]), mean, std)
+
+
+def _colours(path: Path, metadata: dict[str, str]) -> Colours:
+    """What the metadata says of mean and std. UserError where these are none."""
+    found = {entry: _numbers(metadata[entry]) for entry in (MEAN, STD) if entry in metadata}
+    for entry, values in found.items():
+        is_a_colour = len(values) == CHANNELS and all(map(math.isfinite, values))
+        if not is_a_colour or (entry == STD and min(values) <= 0):
+            kind = "numbers above 0" if entry == STD else "numbers"
+            raise UserError(
+                f"The metadata of {path} has {entry} {metadata[entry]!r}, not three {kind}.",
+                "Export the run again with accelssl export.",
+            )
+    return found
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    """Numbers between commas; none where one of them is no number."""
+    try:
+        return tuple(float(value) for value in text.split(","))
+    except ValueError:
+        return ()

@@ -3,7 +3,7 @@
 Shapes: N pictures, D feature width.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from accelssl.errors import UserError
 from accelssl.model.vit import Encoder
 from accelssl.pipeline.compress.compression import UNCOMPRESSED
 from accelssl.pipeline.loader import (
@@ -39,7 +40,10 @@ Labelled = tuple[dict[str, Tensor], Tensor]
 def features(
     split: Split, extracts: dict[str, Extract], options: LoaderOptions, show: bool = False
 ) -> Labelled:
-    """features_ND for each of `extracts`, of the central crops of `split`, in one pass."""
+    """features_ND for each of `extracts`, of the central crops of `split`, in one pass.
+
+    UserError where they are not finite.
+    """
     parts = []
     batches = evaluation_batches(split, options)
     shown = track(
@@ -56,19 +60,20 @@ def features(
 
 
 def joined(parts: list[Labelled]) -> Labelled:
-    """Several as one."""
+    """Several as one. UserError for features that are not finite."""
     names = parts[0][0]
     found = {name: torch.cat([features[name] for features, _ in parts]) for name in names}
+    _refuse_lost_numbers(found)
     return found, torch.cat([labels_N for _, labels_N in parts])
 
 
 def features_of_random_crops(
     split: Split, extracts: dict[str, Extract], options: LoaderOptions, epochs: int
-) -> Iterator[Iterator[Labelled]]:
+) -> Generator[Iterator[Labelled], None, None]:
     """Epoch after epoch, its batches: features of crops as PROBE_VIEW draws them, in random order.
 
     Batches are full: an epoch leaves out the few pictures that are too many for its last one. A
-    split smaller than a batch is one batch.
+    split smaller than a batch is one batch. UserError for features that are not finite.
     """
     options = replace(options, batch=min(options.batch, len(split)))
     batches = len(split) // options.batch
@@ -77,12 +82,24 @@ def features_of_random_crops(
     def batch(loader: Loader, is_last: bool) -> Labelled:
         made = loader.next(compressions, then=None if is_last else compressions)
         found = {name: extract(made.views[0]) for name, extract in extracts.items()}
+        _refuse_lost_numbers(found)
         return found, torch.from_numpy(made.labels_N).to(options.device)
 
     with closing(Loader(split, [PROBE_VIEW], options)) as loader:
         for epoch in range(epochs):
             ends = epoch + 1 == epochs
             yield (batch(loader, ends and k + 1 == batches) for k in range(batches))
+
+
+def _refuse_lost_numbers(found: dict[str, Tensor]) -> None:
+    """UserError where a picture's features, or their squares, are not finite: to compare or train
+    with them would be to guess."""
+    for name, features_ND in found.items():
+        if not bool(features_ND.float().norm(dim=1).isfinite().all()):
+            raise UserError(
+                f"Features of the network {name!r} are not finite, or too large to compare.",
+                "Take weights of before it diverged, or train again with a lower --lr.",
+            )
 
 
 def encoder_features(encoder: Encoder) -> Extract:

@@ -66,7 +66,7 @@ def finetune(
 
     Under torchrun every rank calls this inside `joined`, gives its ranks, and returns the same.
     UserError for a set without a val split, a batch that is too large or does not divide, a network
-    that is no VisionTransformer, and a loss that is not finite.
+    that is no VisionTransformer, and a loss or logits that are not finite.
     """
     if ranks is ALONE and read_ranks().world > 1:
         raise UserError(
@@ -110,13 +110,28 @@ def _refuse(shards: ShardSet, settings: FinetuneSettings, ranks: Ranks) -> None:
             f"{shards.location} has no val split to count on.",
             "Write a set with a val folder, or fine-tune on another with --data.",
         )
-    steps_per_epoch(len(shards.split("train")), settings)
+    images = len(shards.split("train"))
+    steps_per_epoch(images, settings)
     if settings.pieces % ranks.world:
+        pieces = "1 piece" if settings.pieces == 1 else f"{settings.pieces} pieces"
+        fitting = _largest_shared_batch(images, settings, ranks.world)
         raise UserError(
-            f"A batch of {settings.batch} is worked on in {settings.pieces} pieces of "
-            f"{settings.at_once}, which {ranks.world} ranks cannot share evenly.",
-            f"Use --batch {ranks.world * settings.most_at_once}.",
+            f"A batch of {settings.batch} is worked on in {pieces} of {settings.at_once}, which "
+            f"{ranks.world} ranks cannot share evenly.",
+            f"Use --batch {fitting}."
+            if fitting
+            else f"Start it without torchrun: {images} training pictures are too few for "
+            f"{ranks.world} ranks.",
         )
+
+
+def _largest_shared_batch(images: int, settings: FinetuneSettings, world: int) -> int:
+    """Of the batches up to a full piece on each rank, with as many pieces on each; 0 for none."""
+    most = min(images, world * settings.most_at_once)
+    return max(
+        (b for b in range(2, most + 1, 2) if replace(settings, batch=b).pieces % world == 0),
+        default=0,
+    )
 
 
 def _plan(shards: ShardSet, settings: FinetuneSettings, first: int, ranks: Ranks) -> Plan:
@@ -193,9 +208,10 @@ def _epoch(
     made: Trainee, plan: Plan, arriving: Iterator[Batch], state: FinetuneState
 ) -> dict[str, Any]:
     """The line of history for the epoch that has just ended."""
-    right1, right5 = _count(made, made.network, plan, arriving)
+    epoch = len(state.history) + 1
+    right1, right5 = _count(made, made.network, plan, arriving, epoch)
     return {
-        "epoch": len(state.history) + 1,
+        "epoch": epoch,
         "loss": state.loss_sum / plan.steps,
         "lr": made.rate.value,
         "top1": 100 * right1 / plan.counted_on,
@@ -213,7 +229,7 @@ def _result(
     result = {name: last[name] for name in ("top1", "top5", "right1", "right5")}
     result |= {"images": plan.counted_on, "best_top1": best["top1"], "best_epoch": best["epoch"]}
     if made.ema:
-        right1, _ = _count(made, made.ema.module, plan, arriving)
+        right1, _ = _count(made, made.ema.module, plan, arriving, last["epoch"])
         result["ema_top1"] = 100 * right1 / plan.counted_on
     return result | {
         "preset": settings.preset,
@@ -227,9 +243,9 @@ def _result(
 
 
 def _count(
-    made: Trainee, network: nn.Module, plan: Plan, arriving: Iterator[Batch]
+    made: Trainee, network: nn.Module, plan: Plan, arriving: Iterator[Batch], epoch: int
 ) -> tuple[int, int]:
-    return count_right(made, network, arriving, len(plan.counting()))
+    return count_right(made, network, arriving, len(plan.counting()), epoch)
 
 
 def _save(made: Trainee, state: FinetuneState, out: Path | None) -> None:

@@ -165,6 +165,11 @@ def epoch_order(images: int, settings: FinetuneSettings, epoch: int) -> list[int
 
 def steps_per_epoch(images: int, settings: FinetuneSettings) -> int:
     """Whole batches in an epoch. UserError when there is none."""
+    if images < 2:
+        raise UserError(
+            f"A train split of {images} has no pictures to mix in pairs.",
+            "Fine-tune on a larger set with --data.",
+        )
     if images < settings.batch:
         raise UserError(
             f"A batch of {settings.batch} is more than the {images} training pictures.",

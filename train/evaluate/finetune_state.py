@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
+from accelssl.train.checkpoint import refuse_damage
 
 FORMAT = 1
 NAME = "checkpoint.pt"
@@ -61,6 +62,7 @@ def load(folder: Path, facts: Facts) -> FinetuneState:
     path = folder / NAME
     if not path.exists():
         return FinetuneState(facts)
+    refuse_damage(path, f"Put back a copy of it, or remove {folder} to begin anew.")
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
         if (written_as := found.pop("format")) != FORMAT:

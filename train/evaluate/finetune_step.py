@@ -17,6 +17,7 @@ from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from accelssl.errors import UserError
 from accelssl.train.distributed import Ranks
 from accelssl.train.evaluate.finetune_data import Batch, Purpose, seed_draws
 from accelssl.train.evaluate.finetune_network import LearningRate, adamw_by_layer, classifier
@@ -127,12 +128,15 @@ def train_step(trainee: Trainee, step: int, pieces: Iterator[Batch]) -> Tensor:
 
 @torch.no_grad()
 def count_right(
-    trainee: Trainee, network: nn.Module, pieces: Iterator[Batch], count: int
+    trainee: Trainee, network: nn.Module, pieces: Iterator[Batch], count: int, epoch: int
 ) -> tuple[int, int]:
-    """How many pictures of the next `count` pieces, of all ranks, `network` gets right: with one
-    guess, and with five."""
+    """How many pictures of the next `count` pieces, of all ranks, `network` gets right after an
+    epoch: with one guess, and with five.
+
+    UserError on all ranks where logits are not finite: they are no guesses.
+    """
     network.eval()
-    right = torch.zeros(2, dtype=torch.int64, device=trainee.device)
+    found = torch.zeros(3, dtype=torch.int64, device=trainee.device)
     # What training compiled is not compiled once more for this.
     with torch.compiler.set_stance("force_eager"), _autocast(trainee.device):
         for piece in islice(pieces, count):
@@ -140,10 +144,12 @@ def count_right(
             logits_NC = network(images_NCHW).float()
             guesses = logits_NC.topk(min(GUESSES, logits_NC.shape[1])).indices
             hits = guesses == labels_N[:, None]
-            right += torch.stack([hits[:, 0].sum(), hits.sum()])
+            found += torch.stack([hits[:, 0].sum(), hits.sum(), (~logits_NC.isfinite()).sum()])
     if trainee.ranks.world > 1:
-        dist.all_reduce(right)
-    first, fifth = right.tolist()
+        dist.all_reduce(found)
+    first, fifth, lost = found.tolist()
+    if lost:
+        raise UserError(f"Fine-tuning diverged in epoch {epoch}.", "Use a lower --lr.")
     return first, fifth
 
 

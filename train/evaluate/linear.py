@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
+from accelssl.errors import UserError
 from accelssl.pipeline.loader import LoaderOptions
 from accelssl.pipeline.shards import ShardSet
 from accelssl.train.evaluate.features import (
@@ -18,7 +19,7 @@ from accelssl.train.evaluate.features import (
     joined,
 )
 from accelssl.train.evaluate.linear_presets import FRESH, LinearSettings
-from accelssl.train.evaluate.probe import Probe
+from accelssl.train.evaluate.probe import Counts, Probe
 
 Epoch = Iterable[Labelled]
 
@@ -32,9 +33,10 @@ def linear_scores(
 ) -> dict[str, Any]:
     """Accuracies of probes on each of `extracts`, by name, and what they were trained on.
 
-    {name: {"top1", "top5" in per cent, "right1", "right5" of "of" pictures, "rate", "rates"}}:
-    the figures of the best of the rates, and all of them in "rates". That one is chosen on the
-    pictures it is judged by, as the field does: a little optimistic.
+    {name: {"top1", "top5" in per cent, "right1", "right5" of "of" pictures, "rate", "diverged",
+    "rates"}}: the figures of the best of the rates, and all of them in "rates". That one is chosen
+    on the pictures it is judged by, as the field does: a little optimistic. A rate whose logits are
+    not finite has diverged: nothing is right with it. UserError where all rates have.
     """
     val, labels_N = features(shards.split("val"), extracts, options, show)
     classes = len(shards.classes)
@@ -46,7 +48,7 @@ def linear_scores(
     }
     fit(probes, _epochs(shards, extracts, settings, options, show), settings.epochs, show)
     scores: dict[str, Any] = {
-        name: _scores(settings, *probe.right(val[name], labels_N), len(labels_N))
+        name: _scores(name, settings, probe.right(val[name], labels_N), len(labels_N))
         for name, probe in probes.items()
     }
     return scores | {
@@ -116,9 +118,13 @@ def _epochs(
     return shuffled(caches, settings.batch, settings.epochs, options.seed)
 
 
-def _scores(
-    settings: LinearSettings, right1: list[int], right5: list[int], total: int
-) -> dict[str, Any]:
+def _scores(name: str, settings: LinearSettings, counts: Counts, total: int) -> dict[str, Any]:
+    if all(counts.diverged):
+        raise UserError(
+            f"The linear probe on {name!r} diverged at every rate of "
+            f"{', '.join(f'{rate:g}' for rate in settings.rates)}.",
+            f"Give lower ones: --lrs {min(settings.rates) / 100:g},{min(settings.rates) / 10:g}.",
+        )
     rates = [
         {
             "rate": rate,
@@ -126,8 +132,10 @@ def _scores(
             "top5": 100 * fifth / total,
             "right1": first,
             "right5": fifth,
+            "diverged": diverged,
         }
-        for rate, first, fifth in zip(settings.rates, right1, right5, strict=True)
+        for rate, first, fifth, diverged in zip(settings.rates, *counts, strict=True)
     ]
-    best = max(rates, key=lambda found: (found["right1"], found["right5"]))
+    converged = [found for found in rates if not found["diverged"]]
+    best = max(converged, key=lambda found: (found["right1"], found["right5"]))
     return best | {"of": total, "rates": rates}

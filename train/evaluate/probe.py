@@ -3,6 +3,8 @@
 Shapes: N pictures, D feature width, H heads, C classes.
 """
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +14,14 @@ from accelssl.train.evaluate.linear_presets import LinearSettings
 INITIAL_STD = 0.01
 NORM_EPS = 1e-6
 _CHUNK = 4096
+
+
+class Counts(NamedTuple):
+    """Of each head: labels that are first, those among the first five, and whether it diverged."""
+
+    right1: list[int]
+    right5: list[int]
+    diverged: list[bool]
 
 
 class Probe(nn.Module):
@@ -63,15 +73,21 @@ class Probe(nn.Module):
         self._optimizer.step()
 
     @torch.no_grad()
-    def right(self, features_ND: Tensor, labels_N: Tensor) -> tuple[list[int], list[int]]:
-        """How many labels are first, and among the first five, by each head."""
+    def right(self, features_ND: Tensor, labels_N: Tensor) -> Counts:
+        """How many labels each head gets right. One with logits that are not finite only guesses:
+        it has diverged, and nothing is right."""
         self.eval()
-        totals = [torch.zeros(len(self.rates_H), dtype=torch.int64) for _ in range(2)]
+        first_H, fifth_H, lost_H = torch.zeros(3, len(self.rates_H), dtype=torch.int64)
         parts = (torch.split(whole, _CHUNK) for whole in (features_ND, labels_N))
         for features, labels in zip(*parts, strict=True):
-            for total, hits in zip(totals, top1_top5(self(features), labels), strict=True):
-                total += hits.cpu()
-        return totals[0].tolist(), totals[1].tolist()
+            logits_NHC = self(features)
+            first, fifth = top1_top5(logits_NHC, labels)
+            first_H += first.cpu()
+            fifth_H += fifth.cpu()
+            lost_H += (~logits_NHC.isfinite()).sum((0, 2)).cpu()
+        diverged_H = lost_H > 0
+        first_H[diverged_H] = fifth_H[diverged_H] = 0
+        return Counts(first_H.tolist(), fifth_H.tolist(), diverged_H.tolist())
 
 
 def top1_top5(logits_NHC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,13 +40,15 @@ def _linear(result: dict[str, Any]) -> list[str]:
             for name, best in found.items()
         ),
     ]
+    has_diverged = any(each.get("diverged") for best in found.values() for each in best["rates"])
     if len(rates) > 1:
         lines += [
             f"{'top-1 by rate':14}" + "".join(f"{rate:>7g}" for rate in rates),
             *(
-                f"{name:14}" + "".join(f"{each['top1']:7.1f}" for each in best["rates"])
+                f"{name:14}" + "".join(_top1(each) for each in best["rates"])
                 for name, best in found.items()
             ),
+            *(["-: the probe diverged at this rate."] if has_diverged else []),
             "The best rate was chosen on the pictures it is judged by: a little optimistic. "
             f"The protocol's own is {result['preset_rate']:g}.",
         ]
@@ -56,6 +58,11 @@ def _linear(result: dict[str, Any]) -> list[str]:
             f"({result['epochs']} passes of the network)."
         )
     return lines
+
+
+def _top1(found: dict[str, Any]) -> str:
+    """Of one rate; results of before did not note what diverged."""
+    return f"{'-':>7}" if found.get("diverged") else f"{found['top1']:7.1f}"
 
 
 def _crops(crops: str) -> str:

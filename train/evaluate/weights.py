@@ -11,6 +11,7 @@ from timm.models import load_state_dict
 from torch import Tensor, nn
 
 from accelssl.errors import UserError
+from accelssl.train.checkpoint import refuse_damage
 
 Weights = dict[str, Tensor]
 _COUNTER = "num_batches_tracked"  # of batch norms: features do not depend on it
@@ -33,6 +34,7 @@ def read_weights(path: Path) -> Weights:
     """
     if not path.is_file():
         raise _unreadable(path, FileNotFoundError())
+    refuse_damage(path, "Copy or download it again.")
     try:
         # What timm, DeiT and MAE save has the training's options beside the weights.
         with torch.serialization.safe_globals([argparse.Namespace]):
@@ -56,7 +58,7 @@ def load_weights(network: nn.Module, weights: Weights, both: str) -> None:
     """Load all of `weights`, but those of a classifier; `both` says of what in what.
 
     Positions and patch kernels of another size are resampled as timm does it. UserError naming what
-    is missing, too much or of another shape.
+    is missing, too much, of another shape, not of floats, or not finite.
     """
     adapt = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     try:
@@ -64,17 +66,28 @@ def load_weights(network: nn.Module, weights: Weights, both: str) -> None:
             weights = adapt(weights, network)
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise _do_not_match(both, one_line(error)) from error
-    shapes = {name: value.shape for name, value in network.state_dict().items()}
+    own = network.state_dict()
+    shapes = {name: value.shape for name, value in own.items()}
+    floats = {name for name, value in own.items() if value.is_floating_point()}
     heads = _classifiers(network)
     differences = {
         "missing": [n for n in shapes if n not in weights and not n.endswith(_COUNTER)],
         "too much": [n for n in weights if n not in shapes and not n.startswith(heads)],
         "of another shape": [n for n, w in weights.items() if shapes.get(n, w.shape) != w.shape],
+        "no floats": [n for n, w in weights.items() if n in floats and not w.is_floating_point()],
     }
     if any(differences.values()):
         parts = [f"{what}: {_some(names)}" for what, names in differences.items() if names]
         raise _do_not_match(both, "; ".join(parts))
     network.load_state_dict(weights, strict=False)
+    # As they arrived: the file's numbers may be too large for the network's type.
+    own = network.state_dict()
+    lost = [name for name in floats if name in weights and not bool(own[name].isfinite().all())]
+    if lost:
+        raise UserError(
+            f"{both}: not all weights are finite ({_some(sorted(lost))}).",
+            "Name weights of before the training diverged.",
+        )
 
 
 def _classifiers(network: nn.Module) -> tuple[str, ...]:

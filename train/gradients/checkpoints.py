@@ -9,7 +9,7 @@ from accelssl.model.objective import Objective
 from accelssl.train import checkpoint, keeping
 from accelssl.train.config import TrainConfig
 from accelssl.train.objective import build
-from accelssl.train.resuming import refuse_another_network
+from accelssl.train.resuming import load_weights, refuse_another_network
 
 NEAR = 0.02
 """How far from a share the progress of a checkpoint may be that was not kept for it."""
@@ -39,7 +39,7 @@ def objective_at(run: Path, config: TrainConfig, kept: Kept) -> Objective:
     if kept.name is not None:
         state = checkpoint.load(run, name=kept.name)
         refuse_another_network(run, state, config)
-        objective.load_state_dict(state.objective)
+        load_weights(run, state, objective, name=kept.name)
     return objective
 
 

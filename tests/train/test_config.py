@@ -1,0 +1,132 @@
+"""What makes no sense is refused in words about the options there are, and edited files too."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression
+from accelssl.train import recipes
+from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.schedule import Schedule, Stage, constant
+
+P30 = constant(Compression(30, 0.5))
+
+
+@pytest.fixture
+def config() -> TrainConfig:
+    return recipes.dino("vit_tiny_patch16_224", "shards", 1e6, P30)
+
+
+@pytest.mark.parametrize("size", [96, 100, 97, 20])
+@pytest.mark.parametrize("p", [16, 30, 48])
+def test_a_size_without_a_grid_names_patches_and_sizes_that_have_one(size: int, p: int) -> None:
+    def made(size: int, p: int) -> TrainConfig:
+        schedule = constant(Compression(p, 0.0))
+        return recipes.simclr("vit_tiny_patch16_224", "shards", 1e6, schedule, size=size)
+
+    if size % p == 0:
+        return
+    with pytest.raises(UserError, match=f"{size} px .* into {p} px patches") as refused:
+        made(size, p)
+    assert ("the default of --patch" in refused.value.what) == (p == 30)
+    patches, _, sizes = refused.value.remedy.rpartition("--size ")
+    found = [int(word) for word in patches.replace(",", "").split() if word.isdigit()]
+    assert found == [side for side in PATCH_SIDES if size % side == 0]
+    assert all(made(size, side) for side in found)
+    assert all(made(int(word), p) for word in sizes.strip(".").split(" or "))
+
+
+def test_several_stages_are_told_a_size_that_fits_all() -> None:
+    stages = Schedule((Stage(0.5, Compression(40, 0.5)), Stage(1.0, Compression(16, 0.5))))
+    with pytest.raises(UserError, match="into 40 px patches") as refused:
+        recipes.simclr("vit_tiny_patch16_224", "shards", 1e6, stages, size=224)
+    assert refused.value.remedy == "Use --size 160 or 240."
+
+
+@pytest.mark.parametrize("p", [16, 24, 30])
+def test_crops_as_small_as_dinos_small_ones_name_a_size_that_works(p: int) -> None:
+    schedule = constant(Compression(p, 0.0))
+    with pytest.raises(UserError, match=r"--size.*small crops of 96 px") as refused:
+        recipes.dino("vit_tiny_patch16_224", "shards", 1e6, schedule, size=96)
+    words = refused.value.remedy.split()
+    size = int(words[words.index("--size") + 1])
+    assert 96 < size <= 96 + p and "--local-crops 0" in refused.value.remedy
+    assert recipes.dino("vit_tiny_patch16_224", "shards", 1e6, schedule, size=size).n_local == 6
+
+
+def test_a_remedy_is_the_methods_own(config: TrainConfig) -> None:
+    for algo, best in (("moco", "best 0.99."), ("dino", "best 0.996.")):
+        make = {"moco": recipes.moco, "dino": recipes.dino}[algo]
+        with pytest.raises(UserError, match=best):
+            make("vit_tiny_patch16_224", "shards", 1e6, P30, momentum=2.0)
+    with pytest.raises(UserError, match=r"--threads -2 .* leave it out for all cores"):
+        replace(config, threads=-2)
+
+
+def test_a_head_without_an_output_is_refused(config: TrainConfig) -> None:
+    with pytest.raises(UserError, match="head_out 0"):
+        replace(config, head_out=0)
+
+
+def written(config: TrainConfig, folder: Path, **changes: Any) -> Path:
+    """A config.json that somebody has edited."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(config.to_json() | changes))
+    return path
+
+
+def test_every_setting_of_a_run_reads_back_as_its_type(config: TrainConfig, tmp_path: Path) -> None:
+    changed = replace(config, keep_at=(0.0, 0.5), readers=3, final_weight_decay=None)
+    assert read_config(written(changed, tmp_path)) == changed
+    assert read_config(written(config, tmp_path, budget=1000000)).budget == 1e6  # a whole number
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("n_local", 2.0, "a whole number"),
+        ("n_local", True, "a whole number"),
+        ("prototypes", 64.0, "a whole number"),
+        ("readers", 1.5, "a whole number or null"),
+        ("prefetch", 2.5, "a whole number"),
+        ("batch", "8", "a whole number"),
+        ("data", 5, "a text"),
+        ("data", None, "a text"),
+        ("symmetric", 0, "true or false"),
+        ("budget", math.inf, "a finite number"),
+        ("temperature", "0.1", "a finite number"),
+        ("final_weight_decay", math.nan, "a finite number or null"),
+        ("keep_at", "abc", "a list of numbers"),
+        ("keep_at", 5, "a list of numbers"),
+        ("keep_at", ["a"], "a list of numbers"),
+    ],
+)
+def test_an_edited_field_of_another_type_is_named(
+    config: TrainConfig, tmp_path: Path, name: str, value: Any, kind: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        read_config(written(config, tmp_path, **{name: value}))
+    assert refused.value.what.startswith(f"{name} is {json.dumps(value)} in ")
+    assert refused.value.what.endswith(f"it must be {kind}.") and "Set it back" in str(
+        refused.value
+    )
+
+
+def test_a_share_to_keep_that_is_never_reached_is_refused(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="--keep-at 2 "):
+        read_config(written(config, tmp_path, keep_at=[0.5, 2.0]))
+
+
+def test_a_patch_that_is_no_whole_number_is_not_rounded(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    stage = {"until": 1.0, "p": 30.5, "drop": 0.5}
+    with pytest.raises(UserError, match=r"30\.5.* is none"):
+        read_config(written(config, tmp_path, schedule=[stage]))
