@@ -20,9 +20,9 @@ from accelssl.train.config import (
     DEFAULT_COMPRESSION,
     TrainConfig,
     override,
-    read_config,
     refuse_changes,
 )
+from accelssl.train.config_file import read_config
 from accelssl.train.distributed import (
     ALONE,
     Ranks,

@@ -1,11 +1,8 @@
 """Everything that determines a run, as one frozen value that refuses what makes no sense."""
 
-import json
 import math
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression
@@ -13,7 +10,7 @@ from accelssl.pipeline.decoding import BOUNDS, Decoding
 from accelssl.train import method
 from accelssl.train.cost import Convention
 from accelssl.train.method import ALGORITHMS, MODES
-from accelssl.train.schedule import Schedule, Stage, from_json
+from accelssl.train.schedule import Schedule, Stage
 
 DEFAULT_COMPRESSION = Compression(30, 0.5)
 
@@ -243,67 +240,6 @@ def _require(holds: bool, option: str, value: float, need: str) -> None:
 def _require_temperature(option: str, value: float, best: str) -> None:
     least, most = _TEMPERATURES
     _require(least <= value <= most, option, value, f"from {least:g} to {most:g}, {best}")
-
-
-def read_config(path: Path, or_else: str = "") -> TrainConfig:
-    """The config.json of a run. UserError when it is missing or not ours.
-
-    or_else: what else one may do where there is none.
-    """
-    if not path.is_file():
-        others = f", or {or_else}" if or_else else ""
-        raise UserError(
-            f"{path.parent} holds no run: there is no {path.name} in it."
-            if path.parent.is_dir()
-            else f"There is no folder {path.parent}.",
-            f"Name the folder that accelssl train wrote with --out{others}.",
-        )
-    try:
-        fields = json.loads(path.read_text())
-        fields["schedule"] = from_json(fields["schedule"])
-        fields["convention"] = Convention(fields["convention"])
-        _refuse_other_types(path, fields)
-        fields["keep_at"] = tuple(fields.get("keep_at", ()))
-        return TrainConfig(**fields)
-    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(
-            f"{path} is not the configuration of a run ({reason}).",
-            "Point at the folder that accelssl train wrote with --out.",
-        ) from None
-
-
-_CALLED = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
-
-
-def _refuse_other_types(path: Path, fields: dict[str, Any]) -> None:
-    """UserError for a field of another type than TrainConfig says: its checks rely on it."""
-    for name, hint in get_type_hints(TrainConfig).items():
-        if name in fields and not _is_of(fields[name], hint):
-            raise UserError(
-                f"{name} is {json.dumps(fields[name])} in {path}: it must be {_called(hint)}.",
-                "Set it back to what accelssl train wrote.",
-            )
-
-
-def _is_of(value: Any, hint: Any) -> bool:
-    """Whether a value read from JSON is what a type hint says."""
-    if isinstance(hint, UnionType):
-        return any(_is_of(value, kind) for kind in get_args(hint))
-    if get_origin(hint) is tuple:
-        return isinstance(value, list) and all(_is_of(part, get_args(hint)[0]) for part in value)
-    if isinstance(value, bool):
-        return hint is bool
-    if hint is float:
-        return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(value, hint)
-
-
-def _called(hint: Any) -> str:
-    if isinstance(hint, UnionType):
-        kinds = [_CALLED[kind] for kind in get_args(hint) if kind in _CALLED]
-        return " or ".join([*kinds, "null"])
-    return "a list of numbers" if get_origin(hint) is tuple else _CALLED[hint]
 
 
 def override(config: TrainConfig, options: dict[str, Any]) -> TrainConfig:

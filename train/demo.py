@@ -11,7 +11,8 @@ from accelssl.pipeline.imagenet import shard_images
 from accelssl.train import checkpoint
 from accelssl.train.budget import parse_units
 from accelssl.train.command import pick_device, run_training
-from accelssl.train.config import TrainConfig, override, read_config
+from accelssl.train.config import TrainConfig, override
+from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.results import NEAREST, own_result, read_results
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.evaluate.tables import score_table

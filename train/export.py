@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import save
 
 from accelssl.errors import UserError
-from accelssl.train.config import read_config
+from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.backbone import MEAN, MODEL, STD, VERSION, Backbone, of_run
 
 SUFFIX = ".safetensors"

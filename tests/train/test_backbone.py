@@ -15,7 +15,8 @@ from torchvision.transforms.v2.functional import normalize, resize
 from accelssl.errors import UserError
 from accelssl.pipeline.loader import LoaderOptions, Tokens, evaluation_batches
 from accelssl.pipeline.shards import ShardSet
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.backbone import Backbone, open_backbone, untrained, whole_pictures
 from accelssl.train.gradients.checkpoints import kept_at, objective_at
 from accelssl.train.session import start

@@ -11,7 +11,8 @@ import pytest
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression
 from accelssl.train import recipes
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.schedule import Schedule, Stage, constant
 
 P30 = constant(Compression(30, 0.5))

@@ -18,7 +18,8 @@ from accelssl.model.dino import DINO
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Batch, Tokens
 from accelssl.train import checkpoint, recipes
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.loop import step_of, train
 from accelssl.train.objective import build

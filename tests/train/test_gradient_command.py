@@ -16,7 +16,7 @@ from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.pipeline.loader import Loader
 from accelssl.pipeline.shards import ShardSet
 from accelssl.train import checkpoint
-from accelssl.train.config import read_config
+from accelssl.train.config_file import read_config
 from accelssl.train.gradients import command
 from accelssl.train.gradients.analysis import sums_of
 from accelssl.train.gradients.checkpoints import kept_at

@@ -9,7 +9,8 @@ import torch
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import checkpoint, keeping
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.loop import train
 from accelssl.train.schedule import constant
 from accelssl.train.session import CONFIG, resume, start

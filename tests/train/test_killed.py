@@ -18,7 +18,8 @@ import torch
 
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import checkpoint, loop
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.method import ALGORITHMS
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.session import CONFIG, Session, resume, start

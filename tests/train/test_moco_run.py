@@ -19,7 +19,8 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Batch
 from accelssl.train import checkpoint, recipes
 from accelssl.train.baseline import measure_baseline
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.loop import train
 from accelssl.train.method import ALGORITHMS

@@ -12,7 +12,8 @@ from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import recipes
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.method import ALGORITHMS
 from accelssl.train.named_recipes import IN1K, NAMED, Recipe, Source, find, images_bought
 from accelssl.train.objective import build

@@ -8,7 +8,7 @@ import pytest
 
 from accelssl.errors import UserError
 from accelssl.train import command
-from accelssl.train.config import read_config
+from accelssl.train.config_file import read_config
 from accelssl.train.distributed import Ranks
 from accelssl.train.lock import exclusive
 from accelssl.train.session import CONFIG, ENVIRONMENT, JOB, start, write_whole

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from accelssl.train import checkpoint
-from accelssl.train.config import read_config
+from accelssl.train.config_file import read_config
 from accelssl.train.lock import exclusive
 from accelssl.train.loop import train
 from accelssl.train.session import start

@@ -20,7 +20,8 @@ from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.shards import ShardSet
 from accelssl.train import checkpoint
 from accelssl.train.baseline import measure_baseline
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.results import read_results
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.lock import exclusive

@@ -20,7 +20,8 @@ from accelssl.pipeline.compress.compression import BASE_SIDE, CHANNELS
 from accelssl.pipeline.compress.reference import IMAGENET_MEAN, IMAGENET_STD
 from accelssl.pipeline.loader import EVALUATION_SIZE
 from accelssl.train import checkpoint, resuming
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.weights import load_weights, one_line, read_metadata, read_weights
 from accelssl.train.objective import build
 

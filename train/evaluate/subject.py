@@ -12,7 +12,7 @@ from accelssl.pipeline.loader import LoaderOptions
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.pipeline.worker_pool import usable_cores
 from accelssl.train import checkpoint
-from accelssl.train.config import read_config
+from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.backbone import Backbone, open_backbone, untrained
 from accelssl.train.evaluate.features import BATCH, evaluation_options
 from accelssl.train.evaluate.neighbours import refuse_without_val

@@ -16,7 +16,8 @@ from accelssl.pipeline.loader import Loader
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.train.budget import format_units, parse_units
 from accelssl.train.command import pick_device
-from accelssl.train.config import TrainConfig, read_config
+from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import read_config
 from accelssl.train.distributed import Ranks, device_of, read_ranks
 from accelssl.train.formats import duration
 from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
