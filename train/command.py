@@ -45,8 +45,9 @@ from accelssl.train.resuming import Restart, described, finished
 from accelssl.train.schedule import Schedule, constant, read_schedule
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
-from accelssl.train.session import CONFIG, JOB, Session, resume, start, write_whole
+from accelssl.train.session import CONFIG, JOB, Session, resume, start
 from accelssl.train.watchers import CollapseNotice, Terminal, progress_bar, tensorboard
+from accelssl.train.whole_file import write_whole
 
 DEFAULT_ALGORITHM = "simclr"
 DEFAULT_MODEL = "vit_base_patch16_224"

@@ -1,6 +1,5 @@
 """The encoder of a run as a file that timm loads by itself."""
 
-import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from safetensors.torch import save
 from accelssl.errors import UserError
 from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.backbone import MEAN, MODEL, STD, VERSION, Backbone, of_run
+from accelssl.train.whole_file import whole_file
 
 SUFFIX = ".safetensors"
 
@@ -59,16 +59,10 @@ def _metadata(run: Path, backbone: Backbone) -> dict[str, str]:
 
 
 def _write(file: Path, content: bytes) -> None:
-    partial = file.with_name(f"{file.name}.part")
     try:
-        with partial.open("wb") as stream:
+        with whole_file(file) as stream:
             stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(file)
     except OSError as error:
-        if partial.is_file():
-            partial.unlink()
         raise UserError(
             f"{file} could not be written ({error.strerror}).",
             "Name a place that exists, is writable and has room.",

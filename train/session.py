@@ -1,7 +1,6 @@
 """A run in memory: what a step needs, from the start or from a checkpoint."""
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from accelssl.train.resuming import (
     stream_of,
     versions,
 )
+from accelssl.train.whole_file import write_whole
 
 CONFIG = "config.json"
 JOB = "job"
@@ -169,21 +169,6 @@ def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = A
             f"{run} cannot be written ({error.strerror}).", "Name another --out."
         ) from error
     return session
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there whole or, after an OSError or a kill, as it was before."""
-    partial = path.with_name(f"{path.name}.part")
-    try:
-        with partial.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        with suppress(OSError):
-            partial.unlink()
-        raise
 
 
 def resume(

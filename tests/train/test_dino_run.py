@@ -1,10 +1,8 @@
 """Whole runs of DINO on a small set of pictures."""
 
 import math
-import os
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,10 +24,11 @@ from accelssl.train.objective import build
 from accelssl.train.optim import adamw
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.seen import save_pictures
-from accelssl.train.session import Session, resume, start
+from accelssl.train.session import resume, start
 from accelssl.train.step import Step
 from tests import small_vit
-from tests.train.run_log import lines
+from tests.train.run_log import lines, losses
+from tests.train.stopping import stop_before_step
 
 CPU = torch.device("cpu")
 STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.5))))
@@ -67,26 +66,6 @@ def config(shard_dir: Path) -> TrainConfig:
 
 def official(config: TrainConfig) -> TrainConfig:
     return replace(config, mode="official", budget=66.0)
-
-
-def losses(run: Path) -> dict[int, float]:
-    return {line["step"]: line["loss"] for line in lines(run, "step")}
-
-
-def stop_before_step(session: Session, number: int) -> None:
-    """A SIGTERM arrives while step number - 1 is being made."""
-    original, calls = session.loader.next, 0
-
-    def next_and_stop(
-        compressions: Sequence[Compression], then: Sequence[Compression] | None = None
-    ) -> Batch:
-        nonlocal calls
-        calls += 1
-        if calls == number - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(compressions, then)
-
-    session.loader.next = next_and_stop  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(("mode", "stopped_before"), [("paper", 2), ("official", 6)])

@@ -1,9 +1,7 @@
 """Whole runs of MoCo-v3 on a small set of pictures."""
 
-import os
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from accelssl.errors import UserError
 from accelssl.model.key import momentum_at
 from accelssl.model.moco import MoCo
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.pipeline.loader import Batch
 from accelssl.train import checkpoint, recipes
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.config import TrainConfig
@@ -28,9 +25,10 @@ from accelssl.train.objective import build
 from accelssl.train.report import write_report
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.seen import save_pictures
-from accelssl.train.session import Session, resume, start
+from accelssl.train.session import resume, start
 from tests import small_vit
-from tests.train.run_log import lines
+from tests.train.run_log import lines, losses
+from tests.train.stopping import stop_before_step
 
 CPU = torch.device("cpu")
 STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.5))))
@@ -54,26 +52,6 @@ def config(shard_dir: Path) -> TrainConfig:
         head_out=16,
         seed=5,
     )
-
-
-def losses(run: Path) -> dict[int, float]:
-    return {line["step"]: line["loss"] for line in lines(run, "step")}
-
-
-def stop_before_step(session: Session, number: int) -> None:
-    """A SIGTERM arrives while step number - 1 is being made."""
-    original, calls = session.loader.next, 0
-
-    def next_and_stop(
-        compressions: Sequence[Compression], then: Sequence[Compression] | None = None
-    ) -> Batch:
-        nonlocal calls
-        calls += 1
-        if calls == number - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return original(compressions, then)
-
-    session.loader.next = next_and_stop  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

@@ -11,7 +11,8 @@ from accelssl.train import command
 from accelssl.train.config_file import read_config
 from accelssl.train.distributed import Ranks
 from accelssl.train.lock import exclusive
-from accelssl.train.session import CONFIG, ENVIRONMENT, JOB, start, write_whole
+from accelssl.train.session import CONFIG, ENVIRONMENT, JOB, start
+from accelssl.train.whole_file import write_whole
 from tests.train.any_run import CPU, config_on
 
 

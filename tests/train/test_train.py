@@ -32,7 +32,7 @@ from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import Session, resume, start
 from tests import small_vit
-from tests.train.run_log import lines
+from tests.train.run_log import lines, losses
 
 CPU = torch.device("cpu")
 STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.0))))
@@ -65,10 +65,6 @@ def whole(shard_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("whole") / "run"
     assert train(start(config_on(shard_dir), run, CPU), run) == 0
     return run
-
-
-def losses(run: Path) -> dict[int, float]:
-    return {line["step"]: line["loss"] for line in lines(run, "step")}
 
 
 def train_steps(session: Session, run: Path, count: int) -> None:

@@ -1,6 +1,5 @@
 """The state of a fine-tuning between two steps, on disk: whole or not at all."""
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 
 from accelssl.errors import UserError
 from accelssl.train.checkpoint import refuse_damage
+from accelssl.train.whole_file import whole_file
 
 FORMAT = 1
 NAME = "checkpoint.pt"
@@ -37,15 +37,10 @@ class FinetuneState:
 
 def save(folder: Path, state: FinetuneState) -> None:
     """Write FOLDER/checkpoint.pt through a temporary file. UserError when the disk refuses."""
-    partial = folder / f"{NAME}.part"
     try:
-        with partial.open("wb") as file:
+        with whole_file(folder / NAME) as file:
             torch.save(vars(state) | {"format": FORMAT}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(folder / NAME)
     except (OSError, RuntimeError) as error:
-        partial.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         raise UserError(
             f"The fine-tuning's checkpoint could not be written to {folder} ({reason}).",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from accelssl.errors import UserError
+from accelssl.train.whole_file import write_whole
 
 NAME = "evaluation.json"
 NEAREST = "nn"
@@ -47,9 +48,7 @@ _REMEDY = "Restore the file, or remove it and evaluate again."
 def keep_result(run: Path, result: Result) -> None:
     """Write `result` beside those of other protocols and sets, in one move."""
     others = [found for found in read_results(run) if not _is_replaced(found, result)]
-    partial = run / f"{NAME}.part"
-    partial.write_text(json.dumps({"results": [*others, result]}, indent=1), encoding="utf-8")
-    partial.replace(run / NAME)
+    write_whole(run / NAME, json.dumps({"results": [*others, result]}, indent=1))
 
 
 def own_result(results: list[Result], protocol: str) -> Result:

@@ -21,6 +21,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train.gradients.estimator import Estimate, Interval
 from accelssl.train.gradients.grid import Item
+from accelssl.train.whole_file import whole_file
 
 FORMAT = 1
 FIGURES = ("ca_mse", "bias2", "variance")
@@ -83,7 +84,7 @@ class Parts:
 
     def write(self, item: Item, stage: dict[str, Any], cell: dict[str, Any]) -> None:
         """stage: what is the same for all cells of the share."""
-        write_whole(self._path(item), {"facts": self._facts, "stage": stage, "cell": cell})
+        write_readable(self._path(item), {"facts": self._facts, "stage": stage, "cell": cell})
 
     def assemble(self, shares: Sequence[float], cells: Sequence[Compression]) -> bool:
         """Write OUT and remove the folder, if every cell is there. Whoever is last does it."""
@@ -107,7 +108,7 @@ class Parts:
                 {k: v for k, v in part["cell"].items() if k != "norm2"} for part in parts
             ]
             stages.append(stage | {"norm2": norm2, "cells": cells_found})
-        write_whole(self._out, {"facts": self._facts, "stages": stages})
+        write_readable(self._out, {"facts": self._facts, "stages": stages})
         shutil.rmtree(self.folder, ignore_errors=True)
         return True
 
@@ -187,11 +188,11 @@ def _rounded(value: float) -> float | None:
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
-def write_whole(path: Path, content: Any) -> None:
+def write_readable(path: Path, content: Any) -> None:
     """JSON to read and to compare line by line, in one move."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")  # ranks may write the same
-    partial.write_text(readable(content) + "\n", encoding="utf-8")
-    partial.replace(path)
+    with whole_file(path, partial) as file:
+        file.write((readable(content) + "\n").encode())
 
 
 def readable(value: Any, depth: int = 0) -> str:

@@ -11,7 +11,7 @@ from accelssl.train.gradients.choose import (
     schedule_of,
     ties_of,
 )
-from accelssl.train.gradients.record import read_record, write_whole
+from accelssl.train.gradients.record import read_record, write_readable
 
 
 def plan_schedule(
@@ -29,7 +29,7 @@ def plan_schedule(
     priced = [(s.until, batch * costs[s.compression]) for s in schedule.stages]
     steps = steps_bought(units, priced)
     more = {"method": record.facts["algo"], "budget": units, "batch": batch, "steps": steps}
-    write_whole(out, schedule_json(record, schedule, chosen, more))
+    write_readable(out, schedule_json(record, schedule, chosen, more))
     lines = [
         f"at {stage.share:4.0%}  {cell.cell!s:10}  {len(ties_of(stage))} of {len(stage.cells)} "
         "cannot be told from the best"

@@ -1,0 +1,25 @@
+"""A run that is stopped while it trains, for tests of what a resumed one makes of it."""
+
+import os
+import signal
+from collections.abc import Sequence
+
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.loader import Batch
+from accelssl.train.session import Session
+
+
+def stop_before_step(session: Session, number: int) -> None:
+    """A SIGTERM arrives while step number - 1 is being made."""
+    original, calls = session.loader.next, 0
+
+    def next_and_stop(
+        compressions: Sequence[Compression], then: Sequence[Compression] | None = None
+    ) -> Batch:
+        nonlocal calls
+        calls += 1
+        if calls == number - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(compressions, then)
+
+    session.loader.next = next_and_stop  # type: ignore[method-assign]

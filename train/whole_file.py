@@ -1,0 +1,33 @@
+"""Files that are there whole or, after an error or a kill, as they were before."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def whole_file(path: Path, partial: Path | None = None) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of `path` once the block is through.
+
+    Until then it is `partial`, by default path's name and .part beside it. An exception, of the
+    block or of the disk, removes that and is raised on.
+    """
+    partial = partial or path.with_name(f"{path.name}.part")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except Exception:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file in UTF-8."""
+    with whole_file(path) as file:
+        file.write(text.encode())
