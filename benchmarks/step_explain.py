@@ -21,7 +21,6 @@ from accelssl.benchmarks.step_page import page_name
 from accelssl.benchmarks.step_result import StepBench, StepRow, longest_kernels, part_times
 from accelssl.benchmarks.step_trace import Marks, trace
 from accelssl.benchmarks.throughput import NO_END, folder_for
-from accelssl.benchmarks.throughput_flops import ModelShape
 from accelssl.benchmarks.throughput_plan import SIZE, Plan
 from accelssl.benchmarks.throughput_steps import RATE, free_memory, synthetic_batches
 from accelssl.benchmarks.throughput_windows import measure
@@ -31,6 +30,7 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import recipes
 from accelssl.train.config import TrainConfig
 from accelssl.train.environment import environment
+from accelssl.train.flops import ModelShape
 from accelssl.train.objective import build
 from accelssl.train.optim import adamw
 from accelssl.train.precision import pick_precision

@@ -8,7 +8,7 @@ precision of the products: a residual stream in float32 costs more, and is above
 from dataclasses import dataclass, replace
 
 from accelssl.benchmarks.step_kernels import Part
-from accelssl.benchmarks.throughput_flops import ModelShape, step_flops
+from accelssl.train.flops import ModelShape, simclr_flops
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ def floors(
     - optimiser: AdamW reads weights, gradients and two moments and writes all but the gradients, 28
       bytes a parameter, all of them float32.
     """
-    encoder = step_flops(replace(shape, head=((0, 0),)), pairs, keep)
-    heads = step_flops(shape, pairs, keep) - encoder
+    encoder = simclr_flops(replace(shape, head=((0, 0),)), pairs, keep)
+    heads = simclr_flops(shape, pairs, keep) - encoder
     head_weights = sum(a * b for a, b in shape.head)
     views, tokens = 2 * pairs, keep + shape.prefix
     quadratic = attention_flops(shape, views, tokens)

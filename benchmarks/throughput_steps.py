@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from accelssl.benchmarks.kernel_inputs import InputPool
-from accelssl.benchmarks.throughput_flops import ModelShape, step_flops
 from accelssl.benchmarks.throughput_plan import SIZE
 from accelssl.benchmarks.throughput_row import Row
 from accelssl.benchmarks.throughput_sources import next_batch
@@ -21,6 +20,7 @@ from accelssl.pipeline.compress.drops import kept_patches
 from accelssl.pipeline.compress.op import augment_patchify
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions, Tokens
 from accelssl.train.config import TrainConfig
+from accelssl.train.flops import ModelShape, simclr_flops
 from accelssl.train.objective import build
 from accelssl.train.optim import adamw
 from accelssl.train.schedule import Stage
@@ -81,7 +81,7 @@ class ModelSteps:
             keep=keep,
             pairs=pairs,
             sample_cost=self._config.sample_cost(Stage(1.0, compression)),
-            flops=step_flops(self._shape, pairs, keep),
+            flops=simclr_flops(self._shape, pairs, keep),
             synthetic=alone.time,
             launch_s=launch_s,
             first_s=first_s,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 
 from accelssl.errors import UserError
@@ -34,6 +35,7 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
     evaluated, stopped_by = _milestone(session), 0
     votes = Votes(ranks)
     step, guard = step_of(session), LoaderGuard(config.batch)
+    flops_at = cache(partial(image_flops, ModelShape.of(session.objective), config))
     log = Log(run, list(watchers)) if ranks.is_main else SilentLog(run)
     with log, interruption() as interrupted:
         log.start_clock(session.elapsed_s, session.images, budget.spent)
@@ -56,7 +58,8 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
             session.step += 1
             session.images += config.batch
             tick = _advance(session, tick)
-            log.step(_line(session, stage, batch, rate), step.losses_R, step.noted)
+            line = _line(session, stage, batch, rate) | {"image_flops": flops_at(stage)}
+            log.step(line, step.losses_R, step.noted)
             if finding := guard.finding(stage, was_late):
                 log.event("loader_limits", **finding)
             if (milestone := _milestone(session)) > evaluated:
@@ -182,6 +185,5 @@ def _line(session: Session, stage: Stage, batch: Batch, rate: float) -> dict[str
         "drop": compression.drop,
         "keep": compression.keep(session.config.size),
         "sample_cost": session.config.sample_cost(stage),
-        "image_flops": image_flops(ModelShape.of(session.objective), session.config, stage),
         "elapsed_s": round(session.elapsed_s, 4),
     }

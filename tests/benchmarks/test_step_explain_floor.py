@@ -12,7 +12,7 @@ from accelssl.benchmarks.step_floor import (
     floors,
     layer_norm_bytes,
 )
-from accelssl.benchmarks.throughput_flops import ModelShape, step_flops
+from accelssl.train.flops import ModelShape, simclr_flops
 
 # Two blocks of width 4 with an MLP of 8; two pairs, three patches: four views of four tokens.
 SMALL = ModelShape(width=4, depth=2, block_weights=4 * 16 + 2 * 32, prefix=1, head=((4, 5), (5, 3)))
@@ -42,7 +42,7 @@ def test_floors_bound_by_operations_are_those_of_a_pencil() -> None:
     heads = 3 * (4 * 2 * (4 * 5 + 5 * 3) + 2 * 4 * 4 * 3)
     assert found["heads and loss"] == pytest.approx(heads / 1e3)
     whole_s = found["matrix products"] + found["attention"] + found["heads and loss"]
-    assert whole_s == pytest.approx(step_flops(SMALL, 2, 3) / 1e3)
+    assert whole_s == pytest.approx(simclr_flops(SMALL, 2, 3) / 1e3)
 
 
 def test_floors_bound_by_bytes_follow_the_bandwidth() -> None:
