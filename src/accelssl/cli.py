@@ -18,6 +18,7 @@ from accelssl import (
 )
 from accelssl.errors import UserError
 from accelssl.grouped_help import GOING_ON, MACHINE, ONE_METHOD, TRAINING, GroupedHelp
+from accelssl.run_options import Algo, Drop, Model, Patch, Recipe, ScheduleFile, Small
 
 app = typer.Typer(
     help="Self-supervised pretraining of Vision Transformers at a quarter of the cost.",
@@ -103,11 +104,8 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="Folder of the shard set, or s3://bucket/prefix.")
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="A whole run to begin with: accelssl recipes lists them."),
-    ] = None,
-    algo: Annotated[str | None, typer.Option(help="Method: simclr, moco or dino [simclr].")] = None,
+    recipe: Recipe = None,
+    algo: Algo = None,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -115,22 +113,11 @@ def train(
             "may go beyond it."
         ),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")
-    ] = None,
-    patch: Annotated[int | None, typer.Option(help="Patch side in pixels [30].")] = None,
-    drop: Annotated[float | None, typer.Option(help="Fraction of patches dropped [0.5].")] = None,
-    schedule: Annotated[
-        Path | None, typer.Option(help="JSON list of stages, instead of --patch and --drop.")
-    ] = None,
-    small: Annotated[
-        bool,
-        typer.Option(
-            "--small",
-            help="Settings for thousands, not millions, of images: smaller head; larger rate, no "
-            "extreme crops (dino: other keys); see accelssl recipes simclr_small.",
-        ),
-    ] = False,
+    model: Model = None,
+    patch: Patch = None,
+    drop: Drop = None,
+    schedule: ScheduleFile = None,
+    small: Small = False,
     size: Annotated[
         int | None,
         typer.Option(help="Side of the crops in pixels [240].", rich_help_panel=TRAINING),

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from accelssl.run_options import Algo, Drop, Model, Patch, Recipe, ScheduleFile, Small
+
 
 def add_to(app: typer.Typer) -> None:
     """Make them commands of the application."""
@@ -30,19 +32,13 @@ def plan(
         Path | None,
         typer.Option(help="JSON of bench-throughput to plan with [measure here and now]."),
     ] = None,
-    recipe: Annotated[str | None, typer.Option(help="As in accelssl train.")] = None,
-    algo: Annotated[str | None, typer.Option(help="simclr, moco or dino [simclr].")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")
-    ] = None,
-    patch: Annotated[int | None, typer.Option(help="Patch side in pixels [30].")] = None,
-    drop: Annotated[float | None, typer.Option(help="Fraction of patches dropped [0.5].")] = None,
-    schedule: Annotated[
-        Path | None, typer.Option(help="JSON list of stages, instead of --patch and --drop.")
-    ] = None,
-    small: Annotated[
-        bool, typer.Option("--small", help="Settings for thousands, not millions, of images.")
-    ] = False,
+    recipe: Recipe = None,
+    algo: Algo = None,
+    model: Model = None,
+    patch: Patch = None,
+    drop: Drop = None,
+    schedule: ScheduleFile = None,
+    small: Small = False,
     size: Annotated[int | None, typer.Option(help="Side of the crops in pixels [240].")] = None,
     batch: Annotated[int | None, typer.Option(help="Images in a step of all GPUs [512].")] = None,
     symmetric: Annotated[

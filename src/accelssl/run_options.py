@@ -1,0 +1,25 @@
+"""Options that say what a run is, for the commands that train it and that reckon with it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Recipe = Annotated[
+    str | None, typer.Option(help="A whole run to begin with: accelssl recipes lists them.")
+]
+Algo = Annotated[str | None, typer.Option(help="Method: simclr, moco or dino [simclr].")]
+Model = Annotated[str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")]
+Patch = Annotated[int | None, typer.Option(help="Patch side in pixels [30].")]
+Drop = Annotated[float | None, typer.Option(help="Fraction of patches dropped [0.5].")]
+ScheduleFile = Annotated[
+    Path | None, typer.Option(help="JSON list of stages, instead of --patch and --drop.")
+]
+Small = Annotated[
+    bool,
+    typer.Option(
+        "--small",
+        help="Settings for thousands, not millions, of images: smaller head; larger rate, no "
+        "extreme crops (dino: other keys); see accelssl recipes simclr_small.",
+    ),
+]
