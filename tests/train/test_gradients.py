@@ -30,6 +30,7 @@ from accelssl.train.session import loader_options, run_views
 from tests import small_vit
 from tests.train.any_run import CPU, config_on
 
+GPU = torch.device("cuda")
 SMALL: dict[str, Any] = {"model": small_vit.NAME, "size": 96, "batch": 4}
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"algo": "simclr"},
@@ -225,16 +226,42 @@ def test_a_gradient_that_is_not_finite_is_refused(shard_dir: Path, shard_set: Sh
 def test_a_gpu_finds_the_gradient_of_a_cpu_and_the_same_sketch(
     config: TrainConfig, shard_set: ShardSet
 ) -> None:
-    gpu, objective = torch.device("cuda"), build(config)
+    objective = build(config)
     (batch,) = loader_of(config, shard_set).next_in_turn([asked(config, CELLS[0])])
     expected = Gradient(copy.deepcopy(objective), 0.5, "fp32")(batch.views)
-    views = [
-        replace(view, values_NLV=view.values_NLV.to(gpu), keep_idx_NL=view.keep_idx_NL.to(gpu))
-        for view in batch.views
-    ]
-    gradient = Gradient(objective.to(gpu), 0.5, "fp32")
-    found = gradient(views)
-    assert float((found.cpu() - expected).norm() / expected.norm()) < 1e-2
+    gradient = Gradient(objective.to(GPU), 0.5, "fp32")
+    found = gradient(on_gpu(batch.views))
+    assert far(found, expected) < 1e-2
     sketches = [Sketch(len(x), x.device)(x) for x in (found, found.cpu())]
     torch.testing.assert_close(sketches[0], sketches[1], rtol=1e-3, atol=1e-5)
     assert cells_that_fit(gradient) > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_replayed_gradient_is_that_of_its_own_views_and_bank(
+    config: TrainConfig, shard_set: ShardSet, precision: str
+) -> None:
+    """Every shape once as it is, then twice as a graph, each time with other images."""
+    objective, loader = build(config).to(GPU), loader_of(config, shard_set)
+    plain, replayed = (Gradient(copy.deepcopy(objective), 0.5, precision) for _ in range(2))
+    plain._replays = None
+    views = [asked(config, cell) for cell in CELLS]
+    banks = [plain.negatives(on_gpu(batch.views)) for batch in loader.next_in_turn(views)]
+    for _ in range(3):
+        for batch, bank in zip(loader.next_in_turn(views), banks, strict=True):
+            here = on_gpu(batch.views)
+            assert far(replayed(here, bank), plain(here, bank)) < 1e-2
+            bank = tuple(bank_BE.roll(1, 1) for bank_BE in bank)
+            assert far(replayed(here, bank), plain(here, bank)) < 1e-2
+
+
+def on_gpu(views: Sequence[Tokens]) -> list[Tokens]:
+    return [
+        replace(view, values_NLV=view.values_NLV.to(GPU), keep_idx_NL=view.keep_idx_NL.to(GPU))
+        for view in views
+    ]
+
+
+def far(found: Tensor, expected: Tensor) -> float:
+    return float((found.cpu() - expected.cpu()).norm() / expected.norm())

@@ -12,6 +12,7 @@ from torch import Tensor
 from accelssl.model.key import MovingAverage
 from accelssl.model.objective import Objective
 from accelssl.model.tokens import Tokens
+from accelssl.train.gradients.replay import Replays
 
 Scope = Literal["all", "backbone"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -23,7 +24,7 @@ class Gradient:
     Of all parameters that are trained, or with the scope "backbone" of the encoder's alone. Batch
     norms work as in training, with the statistics of the batch they see. But nothing moves: key
     encoder and centre stay what they are, no block is left out (stochastic depth), and running
-    statistics are put back. The objective is taken over.
+    statistics are put back. The objective is taken over, and on a GPU its gradients are replayed.
     """
 
     def __init__(
@@ -43,9 +44,14 @@ class Gradient:
         self.device = self._parameters[0].device
         self._buffers = list(objective.buffers())
         self._before = [buffer.clone() for buffer in self._buffers]
+        on_gpu = self.device.type == "cuda"
+        self._replays = Replays(self._compute, self.size, self.device) if on_gpu else None
 
     def __call__(self, views: Sequence[Tokens], bank: tuple[Tensor, ...] = ()) -> Tensor:
         """bank: what `negatives` found in other batches; further negatives to every query."""
+        return (self._replays or self._compute)(views, bank)
+
+    def _compute(self, views: Sequence[Tokens], bank: tuple[Tensor, ...]) -> Tensor:
         self._objective.zero_grad(set_to_none=True)
         self._objective.bank = bank
         with self._autocast():

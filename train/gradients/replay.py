@@ -1,0 +1,86 @@
+"""Gradients of an analysis on a GPU: for each shape of batch a CUDA graph, replayed.
+
+The networks of an analysis are small for the GPU, and a sub-batch is smaller than a training batch:
+launched kernel by kernel, a gradient takes the time of its launches, whatever it is compressed to.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from accelssl.model.tokens import Tokens
+from accelssl.train.streams import training_stream
+
+Bank = tuple[Tensor, ...]
+Compute = Callable[[Sequence[Tokens], Bank], Tensor]
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """A gradient as a graph: it reads `views` and `bank`, always in the same places."""
+
+    graph: torch.cuda.CUDAGraph
+    views: tuple[Tokens, ...]
+    bank: Bank
+
+
+class Replays:
+    """`replays(views, bank)` is compute(views, bank), D values on a GPU, computed by a graph.
+
+    The first batch of a shape runs as it is and warms up what must not happen while a graph is
+    captured. All graphs share the memory that they compute in, as only one is replayed at a time.
+    """
+
+    def __init__(self, compute: Compute, size: int, device: torch.device) -> None:
+        self._compute, self._stream = compute, training_stream(device)
+        self._pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        self._found_D = torch.empty(size, device=device)
+        self._captured: dict[Hashable, _Captured | None] = {}
+
+    def __call__(self, views: Sequence[Tokens], bank: Bank) -> Tensor:
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            found_D = self._run(views, bank)
+        current.wait_stream(self._stream)
+        found_D.record_stream(current)
+        return found_D
+
+    def _run(self, views: Sequence[Tokens], bank: Bank) -> Tensor:
+        shape = _shape(views, bank)
+        if shape not in self._captured:
+            self._captured[shape] = None
+            return self._compute(views, bank)
+        captured = self._captured[shape] = self._captured[shape] or self._capture(views, bank)
+        for static, view in zip(captured.views, views, strict=True):
+            static.values_NLV.copy_(view.values_NLV)
+            static.keep_idx_NL.copy_(view.keep_idx_NL)
+        for static_BE, bank_BE in zip(captured.bank, bank, strict=True):
+            static_BE.copy_(bank_BE)
+        captured.graph.replay()
+        return self._found_D.clone()
+
+    def _capture(self, views: Sequence[Tokens], bank: Bank) -> _Captured:
+        static = tuple(
+            replace(
+                view,
+                values_NLV=torch.empty_like(view.values_NLV),
+                keep_idx_NL=torch.empty_like(view.keep_idx_NL),
+            )
+            for view in views
+        )
+        static_bank = tuple(map(torch.empty_like, bank))
+        graph = torch.cuda.CUDAGraph()
+        # Other threads decode and prepare batches on this device meanwhile.
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        ):
+            self._found_D.copy_(self._compute(static, static_bank))
+        return _Captured(graph, static, static_bank)
+
+
+def _shape(views: Sequence[Tokens], bank: Bank) -> Hashable:
+    of_views = tuple((*view.values_NLV.shape, view.p, view.grid) for view in views)
+    return of_views, tuple(bank_BE.shape for bank_BE in bank)
