@@ -27,6 +27,7 @@ the others at the bandwidth of large copies for the bytes that must move between
 the profiled steps; the profiler itself makes gaps longer, so the step's time without it stands
 above each table.
 """
+_SHOWN = 12
 _HEAD = ("part", "ms", "share", "launches", "floor ms", "times")
 
 
@@ -87,7 +88,7 @@ def part_lines(row: StepRow) -> list[tuple[str, ...]]:
 def _longest(row: StepRow) -> list[tuple[str, ...]]:
     return [
         (f"`{_short(kernel.name)}`", kernel.part, _ms(kernel.seconds), f"{kernel.launches}")
-        for kernel in row.longest
+        for kernel in row.longest[:_SHOWN]
     ]
 
 

@@ -9,7 +9,7 @@ from accelssl.benchmarks.matrix_peak import MatrixPeak
 from accelssl.benchmarks.step_kernels import PARTS, Part, TracedStep, Work
 from accelssl.benchmarks.timing import Timing
 
-LONGEST = 12
+LONGEST = 40
 K = TypeVar("K", bound=Hashable)
 
 

@@ -5,12 +5,13 @@ launched kernel by kernel, a gradient takes the time of its launches, whatever i
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from accelssl.model.tokens import Tokens
+from accelssl.pipeline import loader
 from accelssl.train.streams import training_stream
 
 Bank = tuple[Tensor, ...]
@@ -22,7 +23,7 @@ class _Captured:
     """A gradient as a graph: it reads `views` and `bank`, always in the same places."""
 
     graph: torch.cuda.CUDAGraph
-    views: tuple[Tokens, ...]
+    views: tuple[loader.Tokens, ...]
     bank: Bank
 
 
@@ -35,7 +36,7 @@ class Replays:
 
     def __init__(self, compute: Compute, size: int, device: torch.device) -> None:
         self._compute, self._stream = compute, training_stream(device)
-        self._pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
         self._found_D = torch.empty(size, device=device)
         self._captured: dict[Hashable, _Captured | None] = {}
 
@@ -64,10 +65,11 @@ class Replays:
 
     def _capture(self, views: Sequence[Tokens], bank: Bank) -> _Captured:
         static = tuple(
-            replace(
-                view,
-                values_NLV=torch.empty_like(view.values_NLV),
-                keep_idx_NL=torch.empty_like(view.keep_idx_NL),
+            loader.Tokens(
+                torch.empty_like(view.values_NLV),
+                torch.empty_like(view.keep_idx_NL),
+                view.p,
+                view.grid,
             )
             for view in views
         )
