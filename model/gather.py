@@ -9,6 +9,8 @@ shape: nothing waits for the device, so a CUDA graph can hold them.
 Shapes: N rows on this rank, M = N x ranks rows in all, any dimensions (...) after.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,10 +21,25 @@ from torch import Tensor
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
+_is_alone = False
+
 
 def world_size() -> int:
-    """How many ranks train together: 1 without a process group."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    """How many ranks train together: 1 without a process group, and while `alone`."""
+    if _is_alone or not (dist.is_available() and dist.is_initialized()):
+        return 1
+    return dist.get_world_size()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """In the block this rank computes for itself, as one process does: nothing is gathered."""
+    global _is_alone
+    before, _is_alone = _is_alone, True
+    try:
+        yield
+    finally:
+        _is_alone = before
 
 
 def rank() -> int:

@@ -27,7 +27,7 @@ def measure_baseline(session: Session, run: Path) -> None:
     uncompressed batch does not fit the device's memory, nothing is measured or written.
     """
     config = session.config
-    known = any(stage.compression == UNCOMPRESSED for stage in config.schedule.stages)
+    known = any(stage.compression == UNCOMPRESSED for stage in session.schedule.stages)
     if known or config.size % UNCOMPRESSED.p:
         return
     device, plain = session.device, Stage(1.0, UNCOMPRESSED)

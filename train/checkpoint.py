@@ -35,7 +35,8 @@ class Checkpoint:
 
     fixed and stream are what the run was made with: its configuration, and its data, without which
     position says nothing. versions are those of the packages that computed it. Only what was known
-    when it was written is in them.
+    when it was written is in them. decisions: of a run that chooses its compressions itself, as
+    JSON has them.
     """
 
     step: int
@@ -49,6 +50,7 @@ class Checkpoint:
     fixed: Facts = field(default_factory=dict)
     stream: Facts = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    decisions: list[dict[str, Any]] = field(default_factory=list)
 
 
 def save(run: Path, checkpoint: Checkpoint, also_as: Sequence[str] = ()) -> None:

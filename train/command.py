@@ -16,6 +16,14 @@ from accelssl.pipeline.storage.storage import absolute
 from accelssl.train import checkpoint, named_recipes, recipes
 from accelssl.train.baseline import measure_baseline
 from accelssl.train.budget import parse_units
+from accelssl.train.compressing import (
+    AUTO,
+    AutoOptions,
+    Compressing,
+    refuse_another,
+    refuse_contradictions,
+    settings_of,
+)
 from accelssl.train.config import (
     DEFAULT_COMPRESSION,
     TrainConfig,
@@ -31,6 +39,7 @@ from accelssl.train.distributed import (
     read_ranks,
     this_job,
 )
+from accelssl.train.gradients.chosen_schedule import write_schedule
 from accelssl.train.history import read_history
 from accelssl.train.keeping import read_shares
 from accelssl.train.ledgers import closing_lines
@@ -42,7 +51,7 @@ from accelssl.train.outline import LastStep, outcome, outline
 from accelssl.train.precision import pick_precision
 from accelssl.train.report import write_report
 from accelssl.train.resuming import Restart, described, finished
-from accelssl.train.schedule import Schedule, constant, read_schedule
+from accelssl.train.schedule import constant
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
 from accelssl.train.session import CONFIG, JOB, Session, resume, start
@@ -60,8 +69,6 @@ OPTIONS_OF_SOME = {
     "teacher_temp": ("--teacher-temp", ("dino",)),
 }
 """Settings that not every method has: by name, the option and who has it."""
-
-Compressing = tuple[int | None, float | None, Path | None]
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,7 @@ def train_command(
     baseline: bool,
     restart_epoch: bool = False,
     recipe: str | None = None,
+    auto: AutoOptions = (None, None),
 ) -> int:
     """Start or resume a run in `out`; returns the signal that stopped it, 0 for none.
 
@@ -108,11 +116,9 @@ def train_command(
     placed = read_ranks()
     device = device_of(placed, pick_device(machine.device))
     named = _named_recipe(recipe, algo, small, resume)
-    schedule = _schedule(compression, _usual_compression(named))
-    options = options | {
-        "schedule": schedule,
-        "budget": None if budget is None else parse_units(budget),
-    }
+    refuse_contradictions(compression, auto)
+    usual = _usual_compression(named)
+    options = options | {"budget": None if budget is None else parse_units(budget)}
     with joined(placed, device) as ranks:
         if ranks.from_main(_is_started_anew(ranks, out)):
             resume, restart_epoch = True, False
@@ -122,9 +128,12 @@ def train_command(
             if restart_epoch:
                 here["batch"] = options.pop("batch", None)
             refuse_changes(config, options | {"algo": algo})
+            refuse_another(config, compression, auto, usual)
             config = override(config, here)
         else:
-            config = override(_recipe(algo, data, options, small, named), here)
+            method = _algorithm(algo, named)
+            chosen = options | settings_of(compression, auto, usual, method)
+            config = override(_recipe(method, data, chosen, small, named), here)
         stopped_by = run_training(
             ranks.from_main(config),
             out,
@@ -168,7 +177,7 @@ def run_training(
         if resuming and (done := ranks.from_main(finished(out, config.budget))):
             if ranks.is_main:
                 Terminal().print(done)
-                write_report(out)
+                _write_what_a_run_leaves(config, out)
             return 0
         if ranks.is_main and not resuming:
             _forget_earlier_job(ranks, out)
@@ -203,7 +212,7 @@ def _note_restart(session: Session, restart: Restart, out: Path) -> None:
 def _train(session: Session, out: Path, baseline: bool) -> int:
     if not session.ranks.is_main:
         return train(session, out)
-    if not (out / PICTURES).exists():
+    if not (out / PICTURES).exists() and not session.config.auto:
         save_pictures(session, out)
     console = Terminal()
     console.print(outline(session))
@@ -212,13 +221,22 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
         watchers = [bar, last, CollapseNotice(session.config, console)]
         watchers += [w for w in (tensorboard(out),) if w]
         stopped_by = train(session, out, watchers)
+    if session.decisions:  # only now it is known what there is to see
+        save_pictures(session, out)
     console.print(outcome(session, last))
     if baseline and not stopped_by and session.ranks.world == 1:
         measure_baseline(session, out)
     for said in closing_lines(read_history(out)):
         console.print(said, soft_wrap=True)
-    console.print(f"report: {write_report(out)}")
+    console.print(f"report: {_write_what_a_run_leaves(session.config, out)}")
     return stopped_by
+
+
+def _write_what_a_run_leaves(config: TrainConfig, out: Path) -> Path:
+    """Its report, whose path is returned, and the schedule where it has chosen that itself."""
+    if config.auto:
+        write_schedule(config, out)
+    return write_report(out)
 
 
 def pick_device(name: str) -> torch.device:
@@ -271,11 +289,26 @@ def new_config(
     options: dict[str, Any],
     recipe: str | None,
 ) -> TrainConfig:
-    """What `train_command` would begin with, before it looks at the machine. UserError as there."""
+    """What `train_command` would begin with, before it looks at the machine. UserError as there,
+    and for --schedule auto, whose stages are known to nobody yet."""
+    if compression[2] == AUTO:
+        raise UserError(
+            "A run with --schedule auto chooses its compressions while it trains: what it will "
+            "cost is not known before.",
+            "Plan it with --patch 16 --drop 0, which is the dearest that it can choose.",
+        )
     named = _named_recipe(recipe, algo, small, resuming=False)
-    schedule = _schedule(compression, _usual_compression(named))
-    chosen = options | {"schedule": schedule, "budget": budget}
-    return _recipe(algo, data, chosen, small, named)
+    refuse_contradictions(compression, (None, None))
+    method = _algorithm(algo, named)
+    settings = settings_of(compression, (None, None), _usual_compression(named), method)
+    return _recipe(method, data, options | settings | {"budget": budget}, small, named)
+
+
+def _algorithm(algo: str | None, named: named_recipes.Recipe | None) -> str:
+    found = algo or (named.make("").algo if named else DEFAULT_ALGORITHM)
+    if found not in ALGORITHMS:
+        raise UserError(f"The algorithm {found!r} is not known.", f"Use {', '.join(ALGORITHMS)}.")
+    return found
 
 
 def _usual_compression(named: named_recipes.Recipe | None) -> Compression:
@@ -284,34 +317,13 @@ def _usual_compression(named: named_recipes.Recipe | None) -> Compression:
     return stages[0].compression if len(stages) == 1 else DEFAULT_COMPRESSION
 
 
-def _schedule(compression: Compressing, usual: Compression) -> Schedule | None:
-    patch, drop, path = compression
-    if path is not None:
-        if patch is not None or drop is not None:
-            raise UserError(
-                "--schedule and --patch or --drop were given together.", "Give one of them."
-            )
-        return read_schedule(path)
-    if patch is None and drop is None:
-        return None
-    return constant(
-        Compression(
-            usual.p if patch is None else patch,
-            usual.drop if drop is None else drop,
-        )
-    )
-
-
 def _recipe(
-    algo: str | None,
+    algo: str,
     data: str | None,
     options: dict[str, Any],
     small: bool,
     named: named_recipes.Recipe | None,
 ) -> TrainConfig:
-    algo = algo or (named.make("").algo if named else DEFAULT_ALGORITHM)
-    if algo not in ALGORITHMS:
-        raise UserError(f"The algorithm {algo!r} is not known.", f"Use {', '.join(ALGORITHMS)}.")
     if data is None:
         raise UserError("No shard set was named.", "Name its folder with --data.")
     if options["budget"] is None and named is None:

@@ -8,6 +8,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression
 from accelssl.pipeline.decoding import BOUNDS, Decoding
 from accelssl.train import method
+from accelssl.train.auto import BEFORE, Auto
 from accelssl.train.cost import Convention
 from accelssl.train.method import ALGORITHMS, MODES
 from accelssl.train.schedule import Schedule, Stage
@@ -44,6 +45,8 @@ class TrainConfig:
     threads is the number that decode, and readers, prefetch, hw_load, preallocated_px how, as the
     loader's options say; precision "bf16" or "fp32". Of the checkpoints, the last keep_latest stay
     and those at the shares keep_at of the budget.
+
+    With auto the run chooses its compressions itself, and schedule is only what precedes that.
     """
 
     algo: str
@@ -86,6 +89,7 @@ class TrainConfig:
     keep_latest: int = 0
     keep_at: tuple[float, ...] = ()
     convention: Convention = Convention.PATCHES196
+    auto: Auto | None = None
 
     def __post_init__(self) -> None:
         if self.algo not in ALGORITHMS:
@@ -125,6 +129,11 @@ class TrainConfig:
         if self.precision not in ("bf16", "fp32"):
             raise UserError(f"Precision {self.precision!r} is not known.", "Use bf16 or fp32.")
         _require(self.size >= 16, "--size", self.size, "at least 16, best 240")
+        if self.auto and self.schedule != BEFORE:
+            raise UserError(
+                "A schedule was given to a run that chooses its compressions itself.",
+                "Give either of them: a schedule, or auto.",
+            )
         self._check_grid()
         for stage in self.schedule.stages:
             stage.compression.keep(self.size)
@@ -146,7 +155,7 @@ class TrainConfig:
         sizes = " or ".join(str(size) for size in (below, below + each) if size)
         fitting = [str(p) for p in PATCH_SIDES if self.size % p == 0]
         remedy = f"Use --size {sizes}."
-        if fitting and len(sides) == 1:
+        if fitting and len(sides) == 1 and not self.auto:
             remedy = f"Use --patch {' or '.join(fitting)}, or --size {sizes}."
         default = ", the default of --patch" if sides == {DEFAULT_COMPRESSION.p} else ""
         raise UserError(
@@ -227,7 +236,9 @@ class TrainConfig:
         return self.algo == "moco"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"schedule": self.schedule.to_json()}
+        """As config.json has it: read_config reads it back."""
+        schedule = "auto" if self.auto else self.schedule.to_json()
+        return asdict(self) | {"schedule": schedule}
 
 
 def _require(holds: bool, option: str, value: float, need: str) -> None:
@@ -253,10 +264,14 @@ _OR_RESTART = ", add --restart-epoch to change it where an epoch begins"
 def refuse_changes(config: TrainConfig, options: dict[str, Any]) -> None:
     """UserError when a given option (not None) differs from the run that is to be resumed."""
     for name, value in options.items():
-        stored = getattr(config, name)
-        if value is not None and value != stored:
-            raise UserError(
-                f"The run was started with {name} {stored}, not {value}.",
-                f"Leave the option out to resume{_OR_RESTART if name == 'batch' else ''}, "
-                "or start another run with another --out.",
-            )
+        refuse_change(name, getattr(config, name), value)
+
+
+def refuse_change(name: str, stored: object, value: object) -> None:
+    """UserError when `value` was given (is not None) and is not what the run has stored."""
+    if value is not None and value != stored:
+        raise UserError(
+            f"The run was started with {name} {stored}, not {value}.",
+            f"Leave the option out to resume{_OR_RESTART if name == 'batch' else ''}, "
+            "or start another run with another --out.",
+        )

@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from accelssl.errors import UserError
+from accelssl.train import auto
 from accelssl.train.config import TrainConfig
 from accelssl.train.cost import Convention
 from accelssl.train.schedule import from_json
@@ -27,7 +28,9 @@ def read_config(path: Path, or_else: str = "") -> TrainConfig:
         )
     try:
         fields = json.loads(path.read_text())
-        fields["schedule"] = from_json(fields["schedule"])
+        is_auto = fields.get("auto") is not None
+        fields["auto"] = auto.from_json(fields["auto"]) if is_auto else None
+        fields["schedule"] = auto.BEFORE if is_auto else from_json(fields["schedule"])
         fields["convention"] = Convention(fields["convention"])
         _refuse_other_types(path, fields)
         fields["keep_at"] = tuple(fields.get("keep_at", ()))

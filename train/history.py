@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from accelssl.errors import UserError
 from accelssl.train.evaluate.results import NEAREST, Result, own_result, read_results
+from accelssl.train.gradients.decision import Decision, decision_of
 
 Column = npt.NDArray[np.float64]
 # A step line is worth nothing without these; the others may be absent and read as NaN.
@@ -67,7 +68,7 @@ class History:
     """A run as its folder tells it. `ended` is the reason of the last end line, or None.
 
     `evaluation` is that by nearest neighbours on the run's own set, `results` are all that is in
-    evaluation.json.
+    evaluation.json. `decisions` are those of a run that chooses its compressions itself.
     """
 
     run: Path
@@ -81,6 +82,7 @@ class History:
     ended: str | None
     unreadable_lines: int
     results: tuple[Result, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def budget(self) -> float | None:
@@ -120,6 +122,7 @@ class _Log:
     steps: list[float] = field(default_factory=list)
     rows: list[tuple[float, ...]] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     baseline: dict[str, Any] = field(default_factory=dict)
     resumes: list[float] = field(default_factory=list)
     ended: str | None = None
@@ -154,6 +157,7 @@ def read_history(run: Path) -> History:
         ended=log.ended,
         unreadable_lines=log.unreadable_lines,
         results=tuple(results),
+        decisions=tuple(log.decisions),
     )
 
 
@@ -208,6 +212,8 @@ def _take(log: _Log, line: dict[str, Any]) -> bool:
             return _take_step(log, line)
         case "eval":
             return _take_evaluation(log, line)
+        case "estimate":
+            return _take_decision(log, line)
         case "resume":
             at = finite(line.get("step"))
             if at is None:
@@ -250,8 +256,20 @@ def _take_evaluation(log: _Log, line: dict[str, Any]) -> bool:
     return True
 
 
+def _take_decision(log: _Log, line: dict[str, Any]) -> bool:
+    try:
+        decision = decision_of(line)
+    except (KeyError, TypeError, ValueError, UserError):
+        return False
+    # Killed before the next checkpoint, a run makes its last decision anew.
+    log.decisions = [d for d in log.decisions if d.share < decision.share]
+    log.decisions.append(decision)
+    return True
+
+
 def _forget_after(log: _Log, step: float) -> None:
     """A resume goes back to `step`: what the lost process logged beyond it never happened."""
     keep = bisect_right(log.steps, step)
     del log.steps[keep:], log.rows[keep:]
     log.evaluations = [point for point in log.evaluations if point.step <= step]
+    log.decisions = [decision for decision in log.decisions if decision.step <= step]

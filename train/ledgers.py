@@ -93,7 +93,26 @@ def closing_lines(history: History) -> list[str]:
     spent = [f"{quantity(whole.spent)} units", duration(whole.training_s)]
     if math.isfinite(whole.flops):
         spent.insert(1, f"{_petaflop(whole)} PFLOP")
-    return [f"spent: {', '.join(spent)}", *drift_notes(stages, uncompressed(history, stages))]
+    lines = [f"spent: {', '.join(spent)}"]
+    if history.decisions:
+        lines.append(f"beside that, to choose compressions: {beside(history)}")
+    return [*lines, *drift_notes(stages, uncompressed(history, stages))]
+
+
+def beside(history: History) -> str:
+    """What the estimates of a run that chooses its compressions cost, which is no part of its
+    budget nor of its training."""
+    units = sum(decision.units for decision in history.decisions)
+    seconds = sum(decision.seconds for decision in history.decisions)
+    share = f" ({percent(100 * units / history.budget)} of the budget)" if history.budget else ""
+    return f"{quantity(units)} units{share}, {duration(seconds)}"
+
+
+def estimates_row(history: History) -> list[str]:
+    """A line of HEADS for those, under all others."""
+    units = sum(decision.units for decision in history.decisions)
+    seconds = sum(decision.seconds for decision in history.decisions)
+    return ["estimates, beside", "", quantity(units), "", duration(seconds), "", ""]
 
 
 def _row(

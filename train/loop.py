@@ -12,6 +12,7 @@ from accelssl.train.distributed import FAILED, Votes
 from accelssl.train.evaluate.features import encoder_features, evaluation_options
 from accelssl.train.evaluate.neighbours import neighbours_of
 from accelssl.train.flops import ModelShape, image_flops
+from accelssl.train.gradients.in_run import decide
 from accelssl.train.interrupt import interruption
 from accelssl.train.loader_guard import LoaderGuard
 from accelssl.train.log import Log, SilentLog, Watcher
@@ -46,8 +47,11 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
         while not budget.is_spent and not (
             stopped_by := votes.cast(FAILED if log.failure else interrupted.signal)
         ):
+            if (share := session.to_decide) is not None:
+                _choose(session, share, log)
+                tick = time.perf_counter()
             progress = budget.progress
-            stage = config.schedule.at(progress)
+            stage = session.schedule.at(progress)
             rate = learning_rate(progress, config.peak_lr, config.warmup)
             then = budget.after(config.batch, config.sample_cost(stage))
             batch = _next_batch(session, run, stage, None if then.is_spent else then.progress)
@@ -86,18 +90,32 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
 
 
 def _next_batch(session: Session, run: Path, stage: Stage, then: float | None) -> Batch:
-    """The batch of a step in `stage`; the one after it will be for progress `then`, if any.
+    """The batch of a step in `stage`; the one after it will be for progress `then`, if any, as far
+    as the schedule is known by now.
 
     What has been trained is saved when there is none to be had.
     """
     config = session.config
-    following = None if then is None else config.compressions(config.schedule.at(then))
+    following = None if then is None else config.compressions(session.schedule.at(then))
     try:
         return session.loader.next(config.compressions(stage), following)
     except UserError:
         if session.ranks.world == 1:
             session.save(run)
         raise
+
+
+def _choose(session: Session, share: float, log: Log) -> None:
+    """The compression from `share` of the budget on, by gradient errors as they are now.
+
+    Training seconds and units do not count what that takes: the log has both.
+    """
+    log.flush()
+    _stop_at_failure(session, log)
+    decision = decide(session, share)
+    session.decide(decision)
+    log.event("estimate", **decision.to_json(), spent=session.budget.spent)
+    log.start_clock(session.elapsed_s, session.images, session.budget.spent)
 
 
 def _save(session: Session, run: Path, log: Log) -> None:

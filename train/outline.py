@@ -5,6 +5,7 @@ from typing import Any
 from accelssl.pipeline.counted import counted
 from accelssl.train.budget import format_units, steps_bought
 from accelssl.train.formats import duration
+from accelssl.train.gradients.affordable import affordable
 from accelssl.train.session import Session
 
 
@@ -25,21 +26,32 @@ class LastStep:
 def outline(session: Session) -> str:
     """The run, and what its budget buys."""
     config, images = session.config, len(session.shards.split("train"))
-    stages = config.schedule.stages
-    steps = steps_bought(
-        config.budget, [(s.until, config.batch * config.sample_cost(s)) for s in stages]
-    )
-    parts = [f"{counted(n, 'step')} of {s.compression}" for n, s in zip(steps, stages, strict=True)]
-    seen = config.batch * sum(steps)
     done = f", {session.step:,} steps are done" if session.step else ""
     algo = f"symmetric {config.algo}" if config.symmetric else config.algo
     if config.algo == "dino":
         algo = f"{config.mode} mode of dino with {counted(config.n_local, 'small crop')},"
     return (
         f"{algo} {config.model}, {images:,} images, batch {config.batch}; "
-        f"{format_units(config.budget)} units buy {', then '.join(parts)}: "
-        f"{seen:,} images, {seen / images:,.1f} epochs{done}"
+        f"{format_units(config.budget)} units {_purchase(session, images)}{done}"
     )
+
+
+def _purchase(session: Session, images: int) -> str:
+    """What is known of it before the run."""
+    config = session.config
+    if config.auto:
+        size, points = affordable(config), ", ".join(f"{100 * at:g}%" for at in config.auto.at)
+        return (
+            f"for compressions that are chosen at {points} of them, among {len(size.cells)} by "
+            f"gradients of {size.samples:,} images, for {100 * config.auto.share:g}% more at most"
+        )
+    stages = config.schedule.stages
+    steps = steps_bought(
+        config.budget, [(s.until, config.batch * config.sample_cost(s)) for s in stages]
+    )
+    parts = [f"{counted(n, 'step')} of {s.compression}" for n, s in zip(steps, stages, strict=True)]
+    seen = config.batch * sum(steps)
+    return f"buy {', then '.join(parts)}: {seen:,} images, {seen / images:,.1f} epochs"
 
 
 def outcome(session: Session, last: LastStep) -> str:

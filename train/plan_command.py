@@ -15,7 +15,8 @@ from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.pipeline.storage.storage import absolute
 from accelssl.train.bench_speed import bench_speed
 from accelssl.train.budget import parse_units
-from accelssl.train.command import Compressing, new_config, pick_device
+from accelssl.train.command import new_config, pick_device
+from accelssl.train.compressing import Compressing
 from accelssl.train.config import TrainConfig, override
 from accelssl.train.distributed import Ranks
 from accelssl.train.flops import ModelShape, step_flops

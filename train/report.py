@@ -10,6 +10,7 @@ from typing import Any
 
 from accelssl.errors import UserError
 from accelssl.train import ledgers, page
+from accelssl.train.decision_pages import decisions_section
 from accelssl.train.figures import (
     accuracy_figure,
     loss_figure,
@@ -85,8 +86,9 @@ def render(history: History) -> str:
         evaluation_note(history),
         _curves(history, stages, plain),
         _pictures(history),
+        decisions_section(history),
         _costs(history, stages, plain),
-        _ledgers(stages, plain),
+        _ledgers(history, stages, plain),
         _settings(history),
     ]
     return page.page(f"{run_name(history)} - accelssl", "\n".join(part for part in parts if part))
@@ -198,12 +200,14 @@ def _cost_row(name: str, stage: StageRun, history: History, plain: Uncompressed)
     ]
 
 
-def _ledgers(stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
+def _ledgers(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
     if not stages:
         return ""
     against, _ = ledgers.reference(stages, plain)
     rows = ledgers.rows(stages, plain)
     tints = [*stage_tints(stages), None][: len(rows)]
+    if history.decisions:
+        rows, tints = [*rows, ledgers.estimates_row(history)], [*tints, None]
     notes = [
         "Units are the paper's: linear in tokens, heads left out, a backward pass twice a forward "
         "one. PFLOP are 10^15 operations of all matrix products, forward and backward, decoding "

@@ -23,7 +23,7 @@ def save_pictures(session: Session, run: Path) -> None:
     options = loader_options(session.config, session.device)
     options = replace(options, batch=min(PICTURES, session.config.batch))
     loader = Loader(session.shards.split("train"), run_views(session.config), options)
-    stages = session.config.schedule.stages
+    stages = session.schedule.stages
     crops, kept = loader.pictures([session.config.compressions(stage) for stage in stages])
     sides = np.array([stage.compression.p for stage in stages])
     arrays: dict[str, Any] = {"crops": crops, "p": sides}

@@ -21,6 +21,8 @@ from accelssl.train.checkpoint import Checkpoint
 from accelssl.train.config import TrainConfig
 from accelssl.train.distributed import ALONE, Ranks, replicate, this_job
 from accelssl.train.environment import environment
+from accelssl.train.gradients.affordable import affordable
+from accelssl.train.gradients.decision import Decision, decision_of, schedule_of
 from accelssl.train.lock import LOCK
 from accelssl.train.objective import build
 from accelssl.train.optim import AdamW, adamw
@@ -37,6 +39,7 @@ from accelssl.train.resuming import (
     stream_of,
     versions,
 )
+from accelssl.train.schedule import Schedule
 from accelssl.train.whole_file import write_whole
 
 CONFIG = "config.json"
@@ -56,6 +59,7 @@ class Session:
     replica is what a step runs: the objective, on several ranks in the wrapper that averages their
     gradients. All else belongs to the objective itself. kept_at is the progress up to which
     checkpoints were kept; changed_versions: of packages, since the one that the run goes on from.
+    schedule: the configuration's, or what has been decided so far.
     """
 
     config: TrainConfig
@@ -73,6 +77,26 @@ class Session:
     ranks: Ranks = ALONE
     kept_at: float = -1.0
     changed_versions: Changes = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+    schedule: Schedule = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.decide(*self.decisions)
+
+    def decide(self, *made: Decision) -> None:
+        """Go on by these decisions too."""
+        self.decisions = [*self.decisions, *made]
+        self.schedule = schedule_of(self.decisions) if self.decisions else self.config.schedule
+
+    @property
+    def to_decide(self) -> float | None:
+        """The share of the budget for which the compression is to be chosen before the next step,
+        None where nothing is to be chosen."""
+        if self.config.auto is None:
+            return None
+        reached = self.config.auto.reached(self.budget.progress)
+        is_done = bool(self.decisions) and self.decisions[-1].share >= reached
+        return None if is_done else reached
 
     @property
     def shares_to_keep(self) -> list[float]:
@@ -99,6 +123,7 @@ class Session:
                 fixed_of(self.config),
                 stream_of(self.loader.options),
                 versions(),
+                [decision.to_json() for decision in self.decisions],
             ),
             also_as,
         )
@@ -202,12 +227,15 @@ def resume(
     session.elapsed_s, session.budget.spent = state.elapsed_s, state.spent
     session.kept_at = session.budget.progress
     session.changed_versions = changed_versions(state)
+    session.decide(*map(decision_of, state.decisions))
     return session
 
 
 def _session(
     config: TrainConfig, device: torch.device, position: Position, ranks: Ranks
 ) -> Session:
+    if config.auto:
+        affordable(config)  # refuses a budget that is too small
     shards = open_shards(config.data)
     _refuse_other_data(ranks, shards)
     if config.eval_every and "val" not in shards.splits:

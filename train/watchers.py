@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from accelssl.train.budget import format_units
 from accelssl.train.config import TrainConfig
+from accelssl.train.gradients.decision import decision_of
 from accelssl.train.log import Watcher
 
 PLAIN_LINE_S = 30.0
@@ -73,6 +74,8 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
                     f"nn1 {line['nn1']:.1f}%  knn20 {line['knn20']:.1f}%  "
                     f"at {line['progress']:.0%} of the budget"
                 )
+            elif line["kind"] == "estimate":
+                console.print(str(decision_of(line)), soft_wrap=True)
             elif line["kind"] == "loader_limits":
                 console.print(_loader_limits(line))
 

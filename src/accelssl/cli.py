@@ -18,7 +18,7 @@ from accelssl import (
 )
 from accelssl.errors import UserError
 from accelssl.grouped_help import GOING_ON, MACHINE, ONE_METHOD, TRAINING, GroupedHelp
-from accelssl.run_options import Algo, Drop, Model, Patch, Recipe, ScheduleFile, Small
+from accelssl.run_options import Algo, Drop, Model, Patch, Recipe, ScheduleChoice, Small
 
 app = typer.Typer(
     help="Self-supervised pretraining of Vision Transformers at a quarter of the cost.",
@@ -116,7 +116,22 @@ def train(
     model: Model = None,
     patch: Patch = None,
     drop: Drop = None,
-    schedule: ScheduleFile = None,
+    schedule: ScheduleChoice = None,
+    auto_share: Annotated[
+        float | None,
+        typer.Option(
+            help="With --schedule auto: the most its estimates may cost, as a share of the budget, "
+            "beside it [0.02].",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    auto_at: Annotated[
+        str | None,
+        typer.Option(
+            help="With --schedule auto: shares of the budget to choose at [0,.25,.5,.75].",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     small: Small = False,
     size: Annotated[
         int | None,
@@ -316,6 +331,7 @@ def train(
         baseline=baseline,
         restart_epoch=restart_epoch,
         recipe=recipe,
+        auto=(auto_share, auto_at),
     )
     if stopped_by:
         _stop(f"Stopped; continue with: accelssl train --out {out} --resume", 128 + stopped_by)

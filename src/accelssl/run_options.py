@@ -1,6 +1,5 @@
 """Options that say what a run is, for the commands that train it and that reckon with it."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,8 +11,13 @@ Algo = Annotated[str | None, typer.Option(help="Method: simclr, moco or dino [si
 Model = Annotated[str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")]
 Patch = Annotated[int | None, typer.Option(help="Patch side in pixels [30].")]
 Drop = Annotated[float | None, typer.Option(help="Fraction of patches dropped [0.5].")]
-ScheduleFile = Annotated[
-    Path | None, typer.Option(help="JSON list of stages, instead of --patch and --drop.")
+ScheduleChoice = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|default|auto",
+        help="Instead of --patch and --drop: a JSON list of stages; the method's default; or "
+        "chosen in the run, by its gradient errors.",
+    ),
 ]
 Small = Annotated[
     bool,

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from accelssl.model.batch_norm import GlobalBatchNorm1d
-from accelssl.model.gather import gather
+from accelssl.model.gather import alone, gather
 from accelssl.model.simclr import nt_xent
 
 RANKS, ROWS, WIDTH = 2, 5, 7
@@ -69,7 +69,12 @@ def gathered_results(rank: int) -> Results:
     compiled = torch.compile(cubed_and_weighed, backend="aot_eager", fullgraph=True)
     backward(compiled(again, WEIGHTS[rank]))
     columns = gather(own(ALL_ROWS, rank).detach().T.contiguous().T[:, 1:3])
-    return {"gradient": rows.grad, "compiled": again.grad, "columns": columns}
+    with alone():
+        by_itself = gather(own(ALL_ROWS, rank).detach())
+    return {
+        **{"gradient": rows.grad, "compiled": again.grad, "columns": columns},
+        **{"by itself": by_itself, "together again": gather(own(ALL_ROWS, rank).detach())},
+    }
 
 
 def norm_results(rank: int) -> Results:
@@ -137,6 +142,12 @@ def test_alone_rows_are_passed_on_as_they_are() -> None:
 def test_every_rank_gets_all_rows_in_order_also_from_strided_tensors(ranks: list[Results]) -> None:
     for results in ranks:
         torch.testing.assert_close(results["columns"], ALL_ROWS[:, 1:3], atol=0, rtol=0)
+
+
+def test_a_rank_that_is_alone_for_a_while_has_its_own_rows_only(ranks: list[Results]) -> None:
+    torch.testing.assert_close(joint(ranks, "by itself"), ALL_ROWS, atol=0, rtol=0)
+    for results in ranks:
+        torch.testing.assert_close(results["together again"], ALL_ROWS, atol=0, rtol=0)
 
 
 def test_a_row_is_told_what_all_ranks_losses_say_about_it(ranks: list[Results]) -> None:

@@ -14,12 +14,7 @@ CPU = torch.device("cpu")
 
 
 def config_on(shard_dir: Path, algo: str = "simclr", **options: Any) -> TrainConfig:
-    """Of a tiny model with a tiny head, at p48 d0.5, for a few steps."""
+    """Of a tiny model with a tiny head, for a few steps; at p48 d0.5 unless options say another."""
     small: dict[str, Any] = {"model": small_vit.NAME, "budget": 20.0, "batch": 8}
-    small |= {"head_hidden": 16, "head_out": 8}
-    return TrainConfig(
-        algo=algo,
-        data=str(shard_dir),
-        schedule=constant(Compression(48, 0.5)),
-        **(small | options),
-    )
+    small |= {"head_hidden": 16, "head_out": 8, "schedule": constant(Compression(48, 0.5))}
+    return TrainConfig(algo=algo, data=str(shard_dir), **(small | options))

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from datetime import date
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,8 @@ def test_a_record_says_what_it_is_of(run: Path, whole: dict[str, Any]) -> None:
     facts = whole["facts"]
     assert (facts["algo"], facts["estimator"], facts["samples"]) == ("moco", "paired", 16)
     assert facts["data_digest"] == checkpoint.load(run, at_a_glance=True).digest
+    assert facts["budget"] == 3.0
+    assert date.fromisoformat(whole["made"]["date"]) and "torch" in whole["made"]["versions"]
     assert facts["step_units"] == pytest.approx(8 * 4 * 36 / 196)
     cost = (4 * 36 + 4 * 4 + 3 * 2 + 4) / 196
     assert facts["units"] == pytest.approx(2 * 16 * cost)

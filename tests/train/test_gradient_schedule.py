@@ -50,8 +50,10 @@ def analysis(
             cells.append(about | figures | {"normalised": divided})
         stages.append({"share": share, "weights": f"digest at {share}", "cells": cells})
     facts = {"algo": "moco", "model": "vit_tiny_patch16_224", "batch": 512}
+    facts |= {"run": "/home/me/run", "data": "s3://bucket/sets/in100/"}
+    made = {"date": "2026-11-28", "versions": {"torch": "2.11"}}
     path = folder / "camse.json"
-    path.write_text(readable({"facts": facts, "stages": stages}))
+    path.write_text(readable({"made": made, "facts": facts, "stages": stages}))
     return path
 
 
@@ -141,6 +143,8 @@ def test_the_command_writes_what_a_run_takes_and_what_it_was_chosen_from(
     schedule, content = read_schedule(out), json.loads(out.read_text())
     assert [stage.compression for stage in schedule.stages] == CHEAP_TO_DEAR[:5]
     assert content["method"] == "moco" and content["analysis"]["batch"] == 512
+    assert (content["analysis"]["run"], content["analysis"]["data"]) == ("run", "in100")
+    assert content["made"] == {"date": "2026-11-28", "versions": {"torch": "2.11"}}
     assert [each["weights"] for each in content["chosen"]][1] == "digest at 0.25"
     assert content["values"][1]["ca_mse"][str(CHEAP_TO_DEAR[1])] == 1.0
     spent = sum(

@@ -4,7 +4,8 @@ A sub-batch is decoded and cropped once; then its gradient is taken uncompressed
 Of a cell the sum of its differences d stays, D float32 values where the gradients are made, and a
 few scalars; of the baseline its sum. So memory is 4 D (cells + 4) bytes, and a grid that does not
 fit is taken in blocks of cells, each with a baseline of its own. At the end of each group of
-sub-batches the sums are sketched: what a group added is the difference of two sketches.
+sub-batches the sums are sketched: what a group added is the difference of two sketches. Processes
+may share the groups: what each has is then added up.
 
 Shapes: D parameters, J groups of sub-batches, M values of a sketch.
 """
@@ -12,6 +13,7 @@ Shapes: D parameters, J groups of sub-batches, M values of a sketch.
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -22,7 +24,8 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Loader
 from accelssl.train.gradients.estimator import GROUPS, Floats, Norms, Sums
 from accelssl.train.gradients.gradient import Gradient
-from accelssl.train.gradients.sketch import Sketch
+from accelssl.train.gradients.parts import WHOLE, Part
+from accelssl.train.gradients.sketch import SKETCH, Sketch
 
 Views = tuple[Compression, ...]
 """What a step takes of a batch, in the order of the objective's arguments."""
@@ -60,32 +63,35 @@ def sums_of(
     cells: Sequence[Views],
     plan: Plan,
     advance: Callable[[], None] = lambda: None,
+    part: Part = WHOLE,
 ) -> list[Sums]:
     """Of each cell, from the loader's next batches; advance is called for every cell of each.
 
+    part: of the groups, which this process makes: its loader is to begin with their sub-batches.
     UserError where a gradient is not finite.
     """
     banks = _banks(gradient, loader, [baseline, *cells], plan.bank_batches)
     of_baseline = _Series(gradient, len(plan.ends))
     differences = [_Series(gradient, len(plan.ends)) for _ in cells]
     squares = torch.zeros(len(cells), len(plan.ends), dtype=torch.float64, device=gradient.device)
-    sketch, group = Sketch(gradient.size, gradient.device), 0
-    for number in range(plan.subbatches):
-        batches = loader.next_in_turn([baseline, *cells])
-        whole_D = gradient(next(batches).views, banks[0])
-        of_baseline.add(whole_D, group)
-        for place, (batch, bank) in enumerate(zip(batches, banks[1:], strict=True)):
-            # The baseline among the cells is not computed twice: its difference is 0, exactly.
-            is_baseline = cells[place] == baseline
-            found_D = whole_D.clone() if is_baseline else gradient(batch.views, bank)
-            squares[place, group] += _square(found_D)
-            differences[place].add(torch.sub(whole_D, found_D, out=found_D), group)
-            advance()
-        if number + 1 == plan.ends[group]:
-            for series in (of_baseline, *differences):
-                series.close_group(sketch)
-            group += 1
-        _wait_for(gradient.device)
+    all_series = (of_baseline, *differences)
+    sketch, bounds = Sketch(gradient.size, gradient.device), list(pairwise([0, *plan.ends]))
+    for group in part.groups(len(plan.ends)):
+        for _ in range(*bounds[group]):
+            batches = loader.next_in_turn([baseline, *cells])
+            whole_D = gradient(next(batches).views, banks[0])
+            of_baseline.add(whole_D, group)
+            for place, (batch, bank) in enumerate(zip(batches, banks[1:], strict=True)):
+                # The baseline among the cells is not computed twice: its difference is 0, exactly.
+                is_baseline = cells[place] == baseline
+                found_D = whole_D.clone() if is_baseline else gradient(batch.views, bank)
+                squares[place, group] += _square(found_D)
+                differences[place].add(torch.sub(whole_D, found_D, out=found_D), group)
+                advance()
+            _wait_for(gradient.device)
+        for series in all_series:
+            series.close_group(sketch, group)
+    part.add_up([squares, *(tensor for series in all_series for tensor in series.tensors)])
     return [
         _sums(of_baseline, difference, squares_J.cpu().numpy(), plan)
         for difference, squares_J in zip(differences, squares, strict=True)
@@ -109,19 +115,27 @@ class _Series:
     def __init__(self, gradient: Gradient, groups: int) -> None:
         self.sum_D = torch.zeros(gradient.size, device=gradient.device)
         self.squares_J = torch.zeros(groups, dtype=torch.float64, device=gradient.device)
-        self._sketches: list[Tensor] = []
+        values = min(SKETCH, gradient.size)
+        self.sketches_JM = torch.zeros(groups, values, dtype=torch.float64)
+        self._until_M = torch.zeros(values, dtype=torch.float64)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What is to be added up over processes."""
+        return self.sum_D, self.squares_J, self.sketches_JM
 
     def add(self, x_D: Tensor, group: int) -> None:
         self.sum_D += x_D
         self.squares_J[group] += _square(x_D)
 
-    def close_group(self, sketch: Sketch) -> None:
-        self._sketches.append(sketch(self.sum_D))
+    def close_group(self, sketch: Sketch, group: int) -> None:
+        until_M = sketch(self.sum_D)
+        self.sketches_JM[group] = until_M - self._until_M
+        self._until_M = until_M
 
     def norms(self) -> Norms:
-        until_JM = torch.stack(self._sketches).numpy()
-        sketches_JM = np.diff(until_JM, axis=0, prepend=0.0)
-        return Norms(self.squares_J.cpu().numpy(), float(_square(self.sum_D)), sketches_JM)
+        of_sum = float(_square(self.sum_D))
+        return Norms(self.squares_J.cpu().numpy(), of_sum, self.sketches_JM.numpy())
 
 
 def _wait_for(device: torch.device) -> None:

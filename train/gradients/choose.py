@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.gradients.record import CellRecord, Record, StageRecord
+from accelssl.train.gradients.record import CellRecord, Facts, Record, StageRecord
 from accelssl.train.schedule import Schedule, Stage
 
 Between = Literal["steps", "interpolated"]
@@ -20,6 +20,7 @@ BETWEEN: tuple[Between, ...] = get_args(Between)
 PIECES = 4
 """Into which an interpolated schedule cuts the way from one analysed share to the next."""
 
+_PLACES = {"run", "data"}
 _Loss = tuple[float, float]  # what is given away, then the cost
 
 
@@ -37,6 +38,17 @@ def chosen_cells(record: Record, *, rises: bool = True) -> list[CellRecord]:
     return min(paths, key=lambda p: p[0])[1]
 
 
+def chosen_now(stage: StageRecord, current: Compression | None = None) -> CellRecord:
+    """The cell for a run that has `current`, or None yet.
+
+    It stays with `current` while that cannot be told from the best, so that noise does not change
+    it to and fro; else it takes the cheapest that cannot.
+    """
+    ties = ties_of(stage)
+    kept = [cell for cell in ties if cell.cell == current]
+    return kept[0] if kept else min(ties, key=lambda cell: cell.cost)
+
+
 def schedule_of(
     record: Record, chosen: Sequence[CellRecord], between: Between = "steps"
 ) -> Schedule:
@@ -45,7 +57,7 @@ def schedule_of(
     shares = [stage.share for stage in record.stages]
     if between == "steps" or len(shares) == 1:
         ends = [(a + b) / 2 for a, b in pairwise(shares)]
-        return _joined([*ends, 1.0], [cell.cell for cell in chosen])
+        return joined(_rounded([*ends, 1.0]), [cell.cell for cell in chosen])
     ends, cells = [shares[0]] if shares[0] else [], [chosen[0].cell] if shares[0] else []
     for place, (start, stop) in enumerate(pairwise(shares)):
         ways = record.stages[place : place + 2]
@@ -55,7 +67,7 @@ def schedule_of(
             cells.append(_between(ways, chosen[place], chosen[place + 1], part))
     if shares[-1] < 1:
         ends, cells = [*ends, 1.0], [*cells, chosen[-1].cell]
-    return _joined(ends, cells)
+    return joined(_rounded(ends), cells)
 
 
 def schedule_json(
@@ -77,7 +89,8 @@ def schedule_json(
             }
             for stage, cell in zip(record.stages, chosen, strict=True)
         ],
-        "analysis": record.facts,
+        "analysis": without_places(record.facts),
+        "made": record.made,
         "values": [
             {
                 "share": stage.share,
@@ -88,20 +101,27 @@ def schedule_json(
     }
 
 
+def without_places(facts: Facts) -> Facts:
+    """Run and shard set by name, without the folders that only one machine has."""
+    named = {name: str(facts[name]).rstrip("/").rpartition("/")[2] for name in _PLACES & set(facts)}
+    return facts | named
+
+
 def ties_of(stage: StageRecord) -> list[CellRecord]:
     """The least and all that cannot be told from it."""
-    least = _least(stage).raw["ca_mse"]
+    least = best_of(stage).raw["ca_mse"]
     return [cell for cell in stage.cells if cell.raw["ca_mse"].overlaps(least)]
 
 
-def _least(stage: StageRecord) -> CellRecord:
+def best_of(stage: StageRecord) -> CellRecord:
+    """The one with the least CA-MSE."""
     return min(stage.cells, key=lambda cell: cell.raw["ca_mse"].value)
 
 
 def _losses(stage: StageRecord) -> list[_Loss]:
     """Of each cell, what it gives away against the least, in units of the stage's mean CA-MSE:
     nothing where it ties."""
-    least, scale, ties = _least(stage).raw["ca_mse"], _scale(stage), ties_of(stage)
+    least, scale, ties = best_of(stage).raw["ca_mse"], _scale(stage), ties_of(stage)
     return [
         (
             0.0 if cell in ties else (cell.raw["ca_mse"].value - least.value) / scale,
@@ -136,10 +156,14 @@ def _between(
     return min(front, key=lambda c: (abs(log(c.cost) - target), error[c.cell])).cell
 
 
-def _joined(ends: Sequence[float], cells: Sequence[Compression]) -> Schedule:
-    """Neighbouring stages of the same compression as one."""
+def _rounded(ends: Sequence[float]) -> list[float]:
+    return [round(end, 6) for end in ends]
+
+
+def joined(ends: Sequence[float], cells: Sequence[Compression]) -> Schedule:
+    """A stage up to each end, but neighbours of the same compression as one."""
     stages = [
-        Stage(round(end, 6), cell)
+        Stage(end, cell)
         for place, (end, cell) in enumerate(zip(ends, cells, strict=True))
         if place + 1 == len(cells) or cells[place + 1] != cell
     ]

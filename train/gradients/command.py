@@ -201,6 +201,7 @@ def _facts(analysis: _Analysis, kept: Sequence[Kept]) -> Facts:
         **{name: getattr(config, name) for name in of_config},
         "data": analysis.shards.location,
         "data_digest": analysis.shards.digest,
+        "budget": analysis.trained.budget,
         "checkpoints": [asdict(each) for each in kept],
         "grid": [str(cell) for cell in analysis.cells],
         "samples": images,

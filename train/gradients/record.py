@@ -1,6 +1,7 @@
 """camse.json, what an analysis found; while it is at work, a folder with a file for each cell.
 
-{"facts": {...}, "stages": [{"share": .25, "progress": .2501, "step": 1200, "weights": "1f3b...",
+{"made": {"date": ..., "versions": {...}},
+"facts": {...}, "stages": [{"share": .25, "progress": .2501, "step": 1200, "weights": "1f3b...",
 "norm2": [value, low, high], "cells": [{"p": 30, "drop": .5, "cost": 1.0, "ca_mse": [...],
 "bias2": [...], "variance": [...], "normalised": {"ca_mse": [...], ...}}, ...]}, ...]}
 
@@ -13,7 +14,9 @@ import math
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +55,11 @@ class StageRecord:
 
 @dataclass(frozen=True)
 class Record:
+    """made: when, and with which versions; nothing where that was not noted."""
+
     facts: Facts
     stages: tuple[StageRecord, ...]
+    made: dict[str, Any] = field(default_factory=dict)
 
 
 class Parts:
@@ -108,7 +114,7 @@ class Parts:
                 {k: v for k, v in part["cell"].items() if k != "norm2"} for part in parts
             ]
             stages.append(stage | {"norm2": norm2, "cells": cells_found})
-        write_readable(self._out, {"facts": self._facts, "stages": stages})
+        write_readable(self._out, {"made": made_now(), "facts": self._facts, "stages": stages})
         shutil.rmtree(self.folder, ignore_errors=True)
         return True
 
@@ -119,6 +125,12 @@ class Parts:
         part: dict[str, Any] = json.loads(path.read_text())
         refuse_other_facts(self.folder, part["facts"], self._facts)
         return part
+
+
+def made_now() -> dict[str, Any]:
+    """The date (UTC), and the versions of the packages that compute gradients."""
+    versions = {name: metadata.version(name) for name in ("accelssl", "torch", "timm")}
+    return {"date": datetime.now(UTC).date().isoformat(), "versions": versions}
 
 
 def refuse_other_facts(path: Path, stored: Facts, given: Facts) -> None:
@@ -150,19 +162,22 @@ def read_record(path: Path) -> Record:
     """UserError for a file that is no analysis."""
     try:
         content = json.loads(path.read_text())
-        stages = tuple(
-            StageRecord(float(stage["share"]), stage["weights"], tuple(map(_cell, stage["cells"])))
-            for stage in content["stages"]
-        )
+        stages = tuple(map(stage_of, content["stages"]))
         if not stages or not all(stage.cells for stage in stages):
             raise ValueError("no stages")
-        return Record(content["facts"], stages)
+        return Record(content["facts"], stages, content.get("made", {}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__} {error}"
         raise UserError(
             f"{path} is no gradient analysis ({reason}).",
             "Name the file that accelssl analyze-gradients wrote with --out.",
         ) from None
+
+
+def stage_of(stage: dict[str, Any]) -> StageRecord:
+    """Of its JSON. KeyError, TypeError or ValueError where it is none."""
+    cells = tuple(map(_cell, stage["cells"]))
+    return StageRecord(float(stage["share"]), str(stage["weights"]), cells)
 
 
 def _cell(cell: dict[str, Any]) -> CellRecord:

@@ -1,0 +1,75 @@
+"""What --patch, --drop and --schedule say of a run's compression."""
+
+from pathlib import Path
+from typing import Any
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.train import auto
+from accelssl.train.config import TrainConfig, refuse_change
+from accelssl.train.default_schedules import default_schedule
+from accelssl.train.schedule import Schedule, constant, read_schedule
+
+AUTO, DEFAULT = "auto", "default"
+"""In the place of a file for --schedule; a file of that name is ./auto."""
+
+Compressing = tuple[int | None, float | None, str | Path | None]
+"""--patch, --drop, --schedule."""
+AutoOptions = tuple[float | None, str | None]
+"""--auto-share, --auto-at."""
+
+
+def refuse_contradictions(compression: Compressing, auto_options: AutoOptions) -> None:
+    """UserError for options that exclude each other, or have no effect alone."""
+    patch, drop, schedule = compression
+    if schedule is not None and (patch is not None or drop is not None):
+        raise UserError(
+            "--schedule and --patch or --drop were given together.", "Give one of them."
+        )
+    if schedule == AUTO:
+        return
+    for option, value in zip(("--auto-share", "--auto-at"), auto_options, strict=True):
+        if value is not None:
+            raise UserError(f"{option} was given without --schedule auto.", "Give both or neither.")
+
+
+def settings_of(
+    compression: Compressing, auto_options: AutoOptions, usual: Compression, algo: str
+) -> dict[str, Any]:
+    """The fields "schedule" and "auto" of a new configuration, None for what was not said.
+
+    usual: what --patch or --drop has where the other is given alone.
+    """
+    if compression[2] == AUTO:
+        return {"schedule": auto.BEFORE, "auto": auto.read_auto(*auto_options)}
+    return {"schedule": _schedule(compression, usual, algo), "auto": None}
+
+
+def refuse_another(
+    config: TrainConfig, compression: Compressing, auto_options: AutoOptions, usual: Compression
+) -> None:
+    """UserError when what is said differs from the run that is to be resumed."""
+    is_auto = compression[2] == AUTO
+    if config.auto is None:
+        if is_auto:
+            refuse_change("schedule", config.schedule, AUTO)
+        refuse_change("schedule", config.schedule, _schedule(compression, usual, config.algo))
+        return
+    if not is_auto:
+        refuse_change("schedule", AUTO, _schedule(compression, usual, config.algo))
+    share, at = auto_options
+    refuse_change("auto_share", config.auto.share, share)
+    refuse_change("auto_at", config.auto.at, None if at is None else auto.read_points(at))
+
+
+def _schedule(compression: Compressing, usual: Compression, algo: str) -> Schedule | None:
+    patch, drop, schedule = compression
+    if schedule == DEFAULT:
+        return default_schedule(algo)
+    if schedule is not None:
+        return read_schedule(Path(schedule))
+    if patch is None and drop is None:
+        return None
+    return constant(
+        Compression(usual.p if patch is None else patch, usual.drop if drop is None else drop)
+    )

@@ -1,0 +1,66 @@
+"""How thorough an estimate within a run may be, for the share of the budget it may cost. No torch.
+
+The images follow from the share. Where those are too few to tell anything, fewer compressions are
+compared: first without the sides 20 and 40, then also without the drops .25 and .9.
+"""
+
+import math
+from dataclasses import dataclass
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.train.auto import Auto
+from accelssl.train.budget import format_units
+from accelssl.train.config import TrainConfig
+from accelssl.train.gradients.grid import analysis_units, grid_of
+
+MOST_SAMPLES = 16_384
+"""The paper's number. More would be spent on little."""
+FEWEST_SUBBATCHES = 8
+SUBBATCH = 64
+_SIDES, _DROPS = (20, 40), (0.25, 0.9)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of one estimate: compressions, and sub-batches of `subbatch` images."""
+
+    cells: tuple[Compression, ...]
+    subbatch: int
+    subbatches: int
+
+    @property
+    def samples(self) -> int:
+        return self.subbatch * self.subbatches
+
+
+def affordable(config: TrainConfig) -> Size:
+    """The most thorough estimate that a run with `auto` can pay for, the same at all its points.
+
+    UserError, with the budget that would do, where not even the smallest can be paid.
+    """
+    auto = config.auto or Auto()
+    subbatch = min(SUBBATCH, config.batch)
+    each = auto.share * config.budget / len(auto.at)
+    for cells in _grids(config):
+        price = analysis_units(config, cells, subbatch)
+        subbatches = int(min(each / price, MOST_SAMPLES // subbatch))
+        if subbatches >= FEWEST_SUBBATCHES:
+            return Size(cells, subbatch, subbatches)
+    least = math.ceil(FEWEST_SUBBATCHES * price * len(auto.at) / auto.share)
+    raise UserError(
+        f"--schedule auto is to measure gradients at {len(auto.at)} points for {auto.share:g} of "
+        f"{format_units(config.budget)} units: that pays for {subbatches} sub-batches of "
+        f"{subbatch} images at each, {FEWEST_SUBBATCHES} are needed.",
+        f"Use --budget {least} or more, a larger --auto-share, fewer points with --auto-at, or "
+        "another schedule: --schedule default or FILE, or --patch and --drop.",
+    )
+
+
+def _grids(config: TrainConfig) -> list[tuple[Compression, ...]]:
+    """From fine to coarse. All have the uncompressed cell, which the others are held against."""
+    whole = grid_of(config)
+    fewer_sides = tuple(cell for cell in whole if cell.p not in _SIDES)
+    coarse = tuple(cell for cell in fewer_sides if cell.drop not in _DROPS)
+    assert UNCOMPRESSED in coarse  # the schedule before the first choice is checked for it
+    return [whole, fewer_sides, coarse]

@@ -1,0 +1,115 @@
+"""A run with --schedule auto looks at its own gradients, and decides how to go on.
+
+The network is looked at in a copy, on images and crops of another seed: weights, optimiser, key,
+the run's own loader and torch's generators are what they would have been without.
+"""
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from accelssl.model.gather import alone
+from accelssl.pipeline.compress.compression import UNCOMPRESSED
+from accelssl.pipeline.loader import Loader
+from accelssl.pipeline.order import Position, batches_per_epoch
+from accelssl.train.distributed import Ranks
+from accelssl.train.gradients.affordable import Size, affordable
+from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
+from accelssl.train.gradients.checkpoints import digest_of
+from accelssl.train.gradients.choose import chosen_now
+from accelssl.train.gradients.decision import Decision
+from accelssl.train.gradients.estimator import estimate
+from accelssl.train.gradients.gradient import Gradient
+from accelssl.train.gradients.grid import analysis_units, cost_of, step_units
+from accelssl.train.gradients.parts import Part
+from accelssl.train.gradients.record import cell_json, stage_of
+from accelssl.train.objective import build
+from accelssl.train.schedule import Stage
+from accelssl.train.session import Session, loader_options, run_views
+
+
+def decide(session: Session, share: float) -> Decision:
+    """Choose the compression from `share` of the budget on: the same on every rank.
+
+    Ranks share the work. UserError where a gradient is not finite.
+    """
+    started = time.perf_counter()
+    size = affordable(session.config)
+    _give_back_memory(session.device)
+    found, units = _measured(session, share, size)
+    _give_back_memory(session.device)
+    stage, current = stage_of(found), session.decisions[-1].cell if session.decisions else None
+    decision = Decision(
+        stage,
+        found,
+        chosen_now(stage, current).cell,
+        current,
+        session.step,
+        session.budget.progress,
+        size.subbatch,
+        size.subbatches,
+        units,
+        time.perf_counter() - started,
+    )
+    return session.ranks.from_main(decision)
+
+
+def _measured(session: Session, share: float, size: Size) -> tuple[dict[str, Any], float]:
+    """The figures of all cells, as camse.json has a stage, and the units that they cost."""
+    config, ranks, device = session.config, session.ranks, session.device
+    copied = build(config)
+    copied.load_state_dict(session.objective.state_dict())
+    weights = digest_of(copied)
+    gradient = Gradient(copied.to(device), session.budget.progress, config.precision)
+    plan, part = Plan(size.subbatches), Part(ranks, device)
+    baseline = config.compressions(Stage(1.0, UNCOMPRESSED))
+    at_once, cells, units = _least(cells_that_fit(gradient), ranks), [], 0.0
+    for start in range(0, len(size.cells), at_once):
+        block = size.cells[start : start + at_once]
+        views = [config.compressions(Stage(1.0, cell)) for cell in block]
+        with alone(), closing(_loader(session, share, size, part, plan)) as loader:
+            found = sums_of(gradient, loader, baseline, views, plan, part=part)
+        units += analysis_units(config, block, size.samples)
+        for cell, sums in zip(block, found, strict=True):
+            cost = cost_of(config, cell)
+            cost_share = cost / step_units(config)
+            estimated = estimate(sums, size.subbatch, cost_share)
+            cells.append(cell_json(cell, cost, cost_share, estimated))
+    norm2 = [cell.pop("norm2") for cell in cells]
+    return {"share": share, "weights": weights, "norm2": norm2[0], "cells": cells}, units
+
+
+def _give_back_memory(device: torch.device) -> None:
+    """What torch has set aside is not free for the sums, nor later for the decoder."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _loader(session: Session, share: float, size: Size, part: Part, plan: Plan) -> Loader:
+    """Where this rank's sub-batches begin: each decision has images after those of the last."""
+    config, split = session.config, session.shards.split("train")
+    options = loader_options(config, session.device)
+    seed = (config.seed + 1) % 2**32
+    points = config.auto.at if config.auto else ()
+    mine = [0, *plan.ends][part.groups(len(plan.ends)).start]
+    first = points.index(share) * size.subbatches + mine
+    whole = batches_per_epoch(len(split), size.subbatch, 1)
+    return Loader(
+        split,
+        run_views(config),
+        replace(options, batch=size.subbatch, seed=seed),
+        Position(*divmod(first, whole)),
+    )
+
+
+def _least(cells: int, ranks: Ranks) -> int:
+    """Of all ranks: they add up the same cells."""
+    if ranks.hosts is None:
+        return cells
+    least = torch.tensor(cells)
+    dist.all_reduce(least, dist.ReduceOp.MIN, group=ranks.hosts)
+    return int(least)
