@@ -12,8 +12,8 @@ from accelssl.train.distributed import FAILED, Votes
 from accelssl.train.evaluate.features import encoder_features, evaluation_options
 from accelssl.train.evaluate.neighbours import neighbours_of
 from accelssl.train.flops import ModelShape, image_flops
-from accelssl.train.gradients.in_run import decide
-from accelssl.train.interrupt import interruption
+from accelssl.train.gradients.in_run import Abandoned, decide
+from accelssl.train.interrupt import Interruption, interruption
 from accelssl.train.loader_guard import LoaderGuard
 from accelssl.train.log import Log, SilentLog, Watcher
 from accelssl.train.optim import learning_rate
@@ -48,7 +48,9 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
             stopped_by := votes.cast(FAILED if log.failure else interrupted.signal)
         ):
             if (share := session.to_decide) is not None:
-                _choose(session, share, log)
+                if not _choose(session, share, log, interrupted):
+                    stopped_by = interrupted.signal
+                    break
                 tick = time.perf_counter()
             progress = budget.progress
             stage = session.schedule.at(progress)
@@ -105,17 +107,22 @@ def _next_batch(session: Session, run: Path, stage: Stage, then: float | None) -
         raise
 
 
-def _choose(session: Session, share: float, log: Log) -> None:
+def _choose(session: Session, share: float, log: Log, interrupted: Interruption) -> bool:
     """The compression from `share` of the budget on, by gradient errors as they are now.
 
-    Training seconds and units do not count what that takes: the log has both.
+    False where a signal came first. Training seconds and units do not count what that takes: the
+    log has both.
     """
     log.flush()
     _stop_at_failure(session, log)
-    decision = decide(session, share)
+    try:
+        decision = decide(session, share, lambda: bool(interrupted.signal))
+    except Abandoned:
+        return False
     session.decide(decision)
     log.event("estimate", **decision.to_json(), spent=session.budget.spent)
     log.start_clock(session.elapsed_s, session.images, session.budget.spent)
+    return True
 
 
 def _save(session: Session, run: Path, log: Log) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from accelssl.train.config_file import read_config
 from accelssl.train.export import export_encoder
 from accelssl.train.gradients import in_run
 from accelssl.train.gradients.affordable import affordable
-from accelssl.train.gradients.analysis import Plan
+from accelssl.train.gradients.analysis import Plan, sums_of
 from accelssl.train.gradients.command import Options, analyze_gradients
 from accelssl.train.gradients.grid import analysis_units
 from accelssl.train.gradients.parts import WHOLE
@@ -152,6 +154,31 @@ def test_what_a_killed_run_decided_after_its_checkpoint_is_decided_anew(
     assert losses(run) == losses(whole)
     decisions = read_history(run).decisions
     assert [decision.share for decision in decisions] == list(AT)
+
+
+@pytest.mark.usefixtures("changes")
+def test_a_signal_ends_an_estimate_which_is_made_anew_when_the_run_goes_on(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first gradient of the second estimate."""
+    config, run = read_config(whole / "config.json"), tmp_path / "run"
+    calls = 0
+
+    def signalled(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return sums_of(*arguments)
+
+    monkeypatch.setattr(in_run, "sums_of", signalled)
+    assert train(start(config, run, CPU), run) == signal.SIGTERM
+    step = lines(whole, "estimate")[1]["step"]
+    assert lines(run, "end")[0]["step"] == checkpoint.load(run).step == step
+    assert len(lines(run, "estimate")) == len(checkpoint.load(run).decisions) == 1
+    assert train(resume(config, run, CPU), run) == 0
+    assert losses(run) == losses(whole)
+    assert len(lines(run, "estimate")) == len(AT)
 
 
 def test_estimates_are_within_their_share_and_no_part_of_budget_and_training(whole: Path) -> None:

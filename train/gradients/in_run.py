@@ -5,6 +5,7 @@ the run's own loader and torch's generators are what they would have been withou
 """
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -32,15 +33,27 @@ from accelssl.train.schedule import Stage
 from accelssl.train.session import Session, loader_options, run_views
 
 
-def decide(session: Session, share: float) -> Decision:
+class Abandoned(Exception):
+    """The run is to stop: the estimate is made anew when it goes on."""
+
+
+def decide(
+    session: Session, share: float, is_to_stop: Callable[[], bool] = lambda: False
+) -> Decision:
     """Choose the compression from `share` of the budget on: the same on every rank.
 
-    Ranks share the work. UserError where a gradient is not finite.
+    Ranks share the work. UserError where a gradient is not finite. Abandoned soon after
+    is_to_stop() holds, but not where others wait for this rank.
     """
     started = time.perf_counter()
     size = affordable(session.config)
     _give_back_memory(session.device)
-    found, units = _measured(session, share, size)
+
+    def advance() -> None:
+        if session.ranks.world == 1 and is_to_stop():
+            raise Abandoned
+
+    found, units = _measured(session, share, size, advance)
     _give_back_memory(session.device)
     stage, current = stage_of(found), session.decisions[-1].cell if session.decisions else None
     decision = Decision(
@@ -58,7 +71,9 @@ def decide(session: Session, share: float) -> Decision:
     return session.ranks.from_main(decision)
 
 
-def _measured(session: Session, share: float, size: Size) -> tuple[dict[str, Any], float]:
+def _measured(
+    session: Session, share: float, size: Size, advance: Callable[[], None]
+) -> tuple[dict[str, Any], float]:
     """The figures of all cells, as camse.json has a stage, and the units that they cost."""
     config, ranks, device = session.config, session.ranks, session.device
     copied = build(config)
@@ -72,7 +87,7 @@ def _measured(session: Session, share: float, size: Size) -> tuple[dict[str, Any
         block = size.cells[start : start + at_once]
         views = [config.compressions(Stage(1.0, cell)) for cell in block]
         with alone(), closing(_loader(session, share, size, part, plan)) as loader:
-            found = sums_of(gradient, loader, baseline, views, plan, part=part)
+            found = sums_of(gradient, loader, baseline, views, plan, advance, part)
         units += analysis_units(config, block, size.samples)
         for cell, sums in zip(block, found, strict=True):
             cost = cost_of(config, cell)
