@@ -4,6 +4,7 @@ The network is looked at in a copy, on images and crops of another seed: weights
 the run's own loader and torch's generators are what they would have been without.
 """
 
+import gc
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -101,6 +102,7 @@ def _measured(
 def _give_back_memory(device: torch.device) -> None:
     """What torch has set aside is not free for the sums, nor later for the decoder."""
     if device.type == "cuda":
+        gc.collect()  # gradients and the graphs that compute them refer to each other
         torch.cuda.empty_cache()
 
 
