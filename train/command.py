@@ -3,7 +3,7 @@
 import json
 import os
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from accelssl.errors import UserError
 from accelssl.pipeline import hardware_queues
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.storage.storage import absolute
-from accelssl.train import checkpoint, named_recipes, recipes
+from accelssl.train import batch_choice, checkpoint, named_recipes, recipes
+from accelssl.train.auto_batch import BatchChoice, choose_batch, smallest_batch
 from accelssl.train.baseline import measure_baseline
+from accelssl.train.batch_pages import batch_text
 from accelssl.train.budget import parse_units
 from accelssl.train.compressing import (
     AUTO,
@@ -54,7 +56,7 @@ from accelssl.train.resuming import Restart, described, finished
 from accelssl.train.schedule import constant
 from accelssl.train.seen import NAME as PICTURES
 from accelssl.train.seen import save_pictures
-from accelssl.train.session import CONFIG, JOB, Session, resume, start
+from accelssl.train.session import CONFIG, JOB, Session, refuse_a_used_folder, resume, start
 from accelssl.train.watchers import CollapseNotice, Terminal, progress_bar, tensorboard
 from accelssl.train.whole_file import write_whole
 
@@ -69,6 +71,8 @@ OPTIONS_OF_SOME = {
     "teacher_temp": ("--teacher-temp", ("dino",)),
 }
 """Settings that not every method has: by name, the option and who has it."""
+BATCH = "batch.json"
+"""In the run: what --batch auto has found."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,16 @@ def train_command(
     recipe: the name of one in named_recipes, which the other options override.
 
     With restart_epoch a resumed run goes on with a whole epoch: on other data or ranks, or with
-    another batch. Under torchrun each rank calls this with the same options; a run that torchrun
-    has started anew after a failure goes on from its checkpoint.
+    another batch. With options["batch"] "auto" it is measured first. Under torchrun each rank calls
+    this with the same options; a run that torchrun has started anew after a failure goes on from
+    its checkpoint.
     """
     if restart_epoch and not resume:
         raise UserError("--restart-epoch was given without --resume.", "Give both, or neither.")
+    is_measured = options.get("batch") == batch_choice.AUTO
+    if is_measured:
+        _refuse_to_measure(resume, restart_epoch, compression)
+        options = options | {"batch": None}
     placed = read_ranks()
     device = device_of(placed, pick_device(machine.device))
     named = _named_recipe(recipe, algo, small, resume)
@@ -123,6 +132,7 @@ def train_command(
         if ranks.from_main(_is_started_anew(ranks, out)):
             resume, restart_epoch = True, False
         here = _machine_options(machine, device, data, resume, ranks)
+        choice = None
         if resume:
             config = read_config(out / CONFIG, "leave --resume out to begin a run there")
             if restart_epoch:
@@ -131,9 +141,14 @@ def train_command(
             refuse_another(config, compression, auto, usual)
             config = override(config, here)
         else:
+            if is_measured:
+                options["batch"] = smallest_batch(ranks.world)
             method = _algorithm(algo, named)
             chosen = options | settings_of(compression, auto, usual, method)
             config = override(_recipe(method, data, chosen, small, named), here)
+            if is_measured:
+                choice = _measure_batch(config, out, device, ranks)
+                config = replace(config, batch=choice.batch)
         stopped_by = run_training(
             ranks.from_main(config),
             out,
@@ -142,10 +157,40 @@ def train_command(
             baseline=baseline,
             restart_epoch=restart_epoch,
             ranks=ranks,
+            choice=choice,
         )
     if placed.is_main and not stopped_by:
         Terminal().print(f"next: accelssl evaluate {out}", soft_wrap=True)
     return stopped_by
+
+
+def _refuse_to_measure(resume: bool, restart_epoch: bool, compression: Compressing) -> None:
+    if compression[2] == AUTO:
+        raise UserError(
+            "--batch auto was given with --schedule auto, whose stages are not known beforehand.",
+            "Give a number of images, or a schedule.",
+        )
+    if resume:
+        other = ", or give a number of images" if restart_epoch else ""
+        raise UserError(
+            "--batch auto was given with --resume.",
+            f"Leave it out, the run goes on with the batch it has{other}.",
+        )
+
+
+def _measure_batch(
+    config: TrainConfig, out: Path, device: torch.device, ranks: Ranks
+) -> BatchChoice:
+    """Choose a batch for a new run in `out`, and say why."""
+    if not ranks.is_main:
+        return choose_batch(config, device, ranks)
+    refuse_a_used_folder(out)  # before anything is measured
+    console = Terminal()
+    with console.status("--batch auto") as status:
+        choice = choose_batch(config, device, ranks, status.update)
+    said = batch_text(choice, replace(config, batch=choice.batch))
+    console.print(said, soft_wrap=True, highlight=False)
+    return choice
 
 
 def _is_started_anew(ranks: Ranks, out: Path) -> bool:
@@ -171,8 +216,12 @@ def run_training(
     baseline: bool,
     restart_epoch: bool = False,
     ranks: Ranks = ALONE,
+    choice: BatchChoice | None = None,
 ) -> int:
-    """Train `config` in `out`, with progress bar and report; returns the stopping signal or 0."""
+    """Train `config` in `out`, with progress bar and report; returns the stopping signal or 0.
+
+    choice: how the batch of a new run was chosen, for its folder.
+    """
     with exclusive(out) if ranks.is_main else nullcontext():
         if resuming and (done := ranks.from_main(finished(out, config.budget))):
             if ranks.is_main:
@@ -194,7 +243,18 @@ def run_training(
             # A log without a checkpoint then always means that one was lost, and a disk that is
             # too small shows before the first step.
             session.save(out)
+        if choice and ranks.is_main:
+            _note_batch(choice, out)
         return _train(session, out, baseline)
+
+
+def _note_batch(choice: BatchChoice, out: Path) -> None:
+    write_whole(out / BATCH, json.dumps(choice.to_json(), indent=1))
+    proposals = {
+        str(each.compression): each.proposal.batch * choice.ranks for each in choice.measured
+    }
+    with Log(out) as log:
+        log.event("batch", batch=choice.batch, proposals=proposals)
 
 
 def _note_restart(session: Session, restart: Restart, out: Path) -> None:

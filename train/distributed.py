@@ -90,6 +90,14 @@ class Ranks:
             dist.broadcast_object_list(values, src=0, group=self.hosts)
         return values[0]
 
+    def from_all(self, value: T) -> list[T]:
+        """The values of all ranks in order of rank, on every rank; for starts too."""
+        if self.hosts is None:
+            return [value]
+        values = [value] * self.world
+        dist.all_gather_object(values, value, group=self.hosts)
+        return values
+
 
 ALONE = Ranks()
 

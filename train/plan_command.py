@@ -13,6 +13,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline.order import batches_per_epoch
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.pipeline.storage.storage import absolute
+from accelssl.train.batch_choice import AUTO
 from accelssl.train.bench_speed import bench_speed
 from accelssl.train.budget import parse_units
 from accelssl.train.command import new_config, pick_device
@@ -119,6 +120,7 @@ def plan_command(
     a budget that buy nothing, for GPUs where there is none and nothing was measured elsewhere.
     """
     _refuse_two_ways(asked)
+    _refuse_auto_batch(asked)
     if asked.hours is not None:
         check_hours(asked.hours)  # before anything is measured
     gpus = _gpus(where)
@@ -146,6 +148,14 @@ def _refuse_two_ways(asked: Asked) -> None:
     given = [option for option, value in ways.items() if value is not None]
     if len(given) > 1:
         raise UserError(f"{' and '.join(given)} were given together.", "Give one of them.")
+
+
+def _refuse_auto_batch(asked: Asked) -> None:
+    if asked.options.get("batch") == AUTO:
+        raise UserError(
+            "A plan needs a number of images: --batch auto is measured when a run starts.",
+            "Give the number that train --batch auto has printed, or leave it out for the default.",
+        )
 
 
 def _gpus(where: Where) -> int:

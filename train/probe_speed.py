@@ -75,11 +75,23 @@ def scaling_assumption(gpus: int) -> str:
     )
 
 
-def synthetic_batch(
-    config: TrainConfig, stage: Stage, images: int, device: torch.device, dtype: torch.dtype
-) -> Batch:
+def new_step(config: TrainConfig, device: torch.device) -> Step:
+    """A step of the run's method, its weights and optimiser as they are at the start."""
+    objective = build(config).to(device)
+    optimizer = adamw(
+        objective,
+        config.weight_decay,
+        decays_vectors=config.decays_vectors,
+        final_weight_decay=config.final_weight_decay,
+        clip=config.clip,
+    )
+    return Step(objective, optimizer, config.precision)
+
+
+def synthetic_batch(config: TrainConfig, stage: Stage, images: int, device: torch.device) -> Batch:
     """What the loader would give for a step in `stage`, but normal values for tokens."""
     views, samples_N = run_views(config), np.arange(images)
+    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     tokens = []
     for place, compression in enumerate(config.compressions(stage)):
         index = place % len(views)
@@ -95,23 +107,14 @@ def _step_seconds(
     config: TrainConfig, device: torch.device, images: int, progress: Callable[[str], None]
 ) -> list[float]:
     """Of a step on one rank, by stage. At learning rate 0: the work is the same."""
-    objective = build(config).to(device)
-    optimizer = adamw(
-        objective,
-        config.weight_decay,
-        decays_vectors=config.decays_vectors,
-        final_weight_decay=config.final_weight_decay,
-        clip=config.clip,
-    )
-    step = Step(objective, optimizer, config.precision)
-    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    step = new_step(config, device)
     seconds = []
     for stage in config.schedule.stages:
         progress(f"steps of {stage.compression}")
-        batch = synthetic_batch(config, stage, images, device, dtype)
+        batch = synthetic_batch(config, stage, images, device)
         warm_up = GPU_WARM_UP if device.type == "cuda" else CPU_WARM_UP
-        seconds.append(_seconds_a_call(partial(step, batch, 0.0), warm_up, device))
-    del objective, optimizer, step, batch
+        seconds.append(seconds_a_call(partial(step, batch, 0.0), warm_up, device))
+    del step, batch
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -129,25 +132,27 @@ def _loader_seconds(
         for stage in config.schedule.stages:
             asked = config.compressions(stage)
             ahead = config.prefetch + 2
-            seconds.append(_seconds_a_call(partial(loader.next, asked, asked), ahead, device))
+            seconds.append(seconds_a_call(partial(loader.next, asked, asked), ahead, device))
         return seconds
     finally:
         loader.close()
 
 
-def _seconds_a_call(call: Callable[[], object], warm_up: int, device: torch.device) -> float:
+def seconds_a_call(call: Callable[[], object], warm_up: int, device: torch.device) -> float:
+    """The mean of calls for some ENOUGH_S seconds, after `warm_up` others."""
     for _ in range(warm_up):
         call()
-    _wait_for(device)
+    wait_for(device)
     calls, began_s = 0, time.perf_counter()
     while calls < MIN_CALLS or (calls < MAX_CALLS and time.perf_counter() - began_s < ENOUGH_S):
         call()
         calls += 1
-    _wait_for(device)
+    wait_for(device)
     return (time.perf_counter() - began_s) / calls
 
 
-def _wait_for(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Until all that was launched is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -168,6 +168,15 @@ def run_views(config: TrainConfig) -> tuple[views.View, ...]:
     return views.simclr(config.size, scale)
 
 
+def refuse_a_used_folder(run: Path) -> None:
+    """UserError when there is more in it than a start that was killed leaves."""
+    if run.exists() and (not run.is_dir() or {file.name for file in run.iterdir()} - _UNFINISHED):
+        raise UserError(
+            f"{run} already holds a run or other files.",
+            "Continue it with --resume, or name another folder with --out.",
+        )
+
+
 def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = ALONE) -> Session:
     """A new run in folder `run`, which must not hold one. Rank 0 writes its configuration there.
 
@@ -175,11 +184,7 @@ def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = A
     """
     if not ranks.is_main:
         return _session(config, device, Position(), ranks)
-    if run.exists() and (not run.is_dir() or {file.name for file in run.iterdir()} - _UNFINISHED):
-        raise UserError(
-            f"{run} already holds a run or other files.",
-            "Continue it with --resume, or name another folder with --out.",
-        )
+    refuse_a_used_folder(run)
     session = _session(config, device, Position(), ranks)
     try:
         run.mkdir(parents=True, exist_ok=True)

@@ -138,7 +138,11 @@ def train(
         typer.Option(help="Side of the crops in pixels [240].", rich_help_panel=TRAINING),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Images in a step [512].", rich_help_panel=TRAINING)
+        str | None,
+        typer.Option(
+            help="Images in a step; auto measures how many are fast and fit the memory [512].",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
     lr: Annotated[
         float | None,
@@ -285,12 +289,13 @@ def train(
     ] = True,
 ) -> None:
     """Pretrain a Vision Transformer on a shard set until the budget is spent."""
+    from accelssl.train.batch_choice import parse_batch
     from accelssl.train.command import Machine, train_command
 
     options: dict[str, Any] = {
         "model": model,
         "size": size,
-        "batch": batch,
+        "batch": parse_batch(batch),
         "base_lr": lr,
         "weight_decay": weight_decay,
         "warmup": warmup,

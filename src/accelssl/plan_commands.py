@@ -40,7 +40,7 @@ def plan(
     schedule: ScheduleChoice = None,
     small: Small = False,
     size: Annotated[int | None, typer.Option(help="Side of the crops in pixels [240].")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images in a step of all GPUs [512].")] = None,
+    batch: Annotated[str | None, typer.Option(help="Images in a step of all GPUs [512].")] = None,
     symmetric: Annotated[
         bool | None, typer.Option("--symmetric", help="moco: both views are query and key.")
     ] = None,
@@ -60,6 +60,7 @@ def plan(
     """
     from rich.console import Console
 
+    from accelssl.train.batch_choice import parse_batch
     from accelssl.train.plan_command import Asked, Where, plan_command
 
     asked = Asked(
@@ -71,7 +72,7 @@ def plan(
         options={
             "model": model,
             "size": size,
-            "batch": batch,
+            "batch": parse_batch(batch),
             "symmetric": symmetric,
             "mode": mode,
             "n_local": local_crops,

@@ -176,8 +176,8 @@ def ranks(ended: Ended) -> list[Results]:
     return ended.results
 
 
-def run_ranks(task: str, out: Path) -> Ended:
-    """Runs this file as RANKS ranks."""
+def run_ranks(task: str, out: Path, module: str = "tests.train.test_distributed") -> Ended:
+    """Runs this file, or another such module, as RANKS ranks."""
     with socket.socket() as free, socket.socket() as also_free:
         for each in (free, also_free):
             each.bind(("127.0.0.1", 0))
@@ -187,7 +187,7 @@ def run_ranks(task: str, out: Path) -> Ended:
     processes = []
     for rank in range(RANKS):
         told = {k: str(v) for k, v in (shared | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-        command = [sys.executable, "-m", "tests.train.test_distributed", task, str(out)]
+        command = [sys.executable, "-m", module, task, str(out)]
         processes.append(
             subprocess.Popen(
                 command, cwd=ROOT, env=os.environ | told, stderr=subprocess.PIPE, text=True

@@ -114,6 +114,7 @@ def test_a_recipe_brings_its_own_budget(shard_dir: Path) -> None:
         ({"hours": 1e-6}, Where("cpu"), "--hours 1e-06"),
         ({"hours": 0.0}, Where("cpu"), "--hours 0"),
         ({"epochs": -1.0}, Where("cpu"), "--epochs-equivalent -1"),
+        ({"budget": "1k", "options": {"batch": "auto"}}, Where("cpu"), "--batch auto"),
         ({"hours": 1.0, "options": {"batch": 64}}, Where("cpu"), "40 training images"),
         ({"budget": "1k"}, Where("cpu", gpus=2), "--gpus 2"),
         ({"budget": "1k"}, Where("cpu", gpus=0), "--gpus 0"),
@@ -203,7 +204,7 @@ def test_synthetic_batches_are_shaped_as_the_loaders(
     loader = Loader(shard_set.split("train"), run_views(config), loader_options(config, CPU))
     real = loader.next(config.compressions(stage))
     loader.close()
-    made = synthetic_batch(config, stage, config.batch, CPU, torch.float32)
+    made = synthetic_batch(config, stage, config.batch, CPU)
     assert len(made.views) == len(real.views)
     for a, b in zip(made.views, real.views, strict=True):
         assert (a.values_NLV.shape, a.values_NLV.dtype) == (b.values_NLV.shape, b.values_NLV.dtype)

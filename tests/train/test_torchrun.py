@@ -163,3 +163,17 @@ def test_a_rank_that_is_killed_ends_all_and_the_run_can_go_on(
     assert "Rank 0 lost the other ranks: connection closed by the other side." in errors
     with exclusive(run):
         assert lines(run, "step")
+
+
+@pytest.mark.slow
+def test_ranks_measure_their_batch_and_train_with_one_that_divides(
+    shard_dir: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    words = arguments(shard_dir, run, "100")
+    words[words.index("--batch") + 1] = "auto"
+    process = torchrun(*words)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    batch = read_config(run / "config.json").batch
+    assert batch in (16, 32) and errors.count(f"--batch {batch}, {batch // 2} on each rank") == 1
