@@ -1,42 +1,72 @@
-"""A transformer block whose attention is made for few tokens.
+"""A transformer block whose attention is made for few tokens, and whose GELU is one pass each way.
 
-Shapes: N views, L tokens with CLS first, D width.
+Shapes: N views, L tokens with CLS first, D width, C that of the MLP's hidden layer.
 """
 
 import torch
+import torch.nn.functional as F
 from timm.layers.attention import Attention
+from timm.layers.mlp import Mlp
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from accelssl.model.cls_row import is_plain
+from accelssl.model.gelu import fits as gelu_fits
+from accelssl.model.gelu import gelu
 from accelssl.model.short_attention import fits, short_attention
 
 
 def every_row(block: nn.Module, x_NLD: Tensor) -> Tensor:
-    """block(x), with short_attention in the place of its attention where that fits.
+    """block(x), with short_attention and gelu in the place of its own where those fit.
 
     Values and gradients are the block's, to rounding. Blocks that are not timm's plain Block with
     plain Attention run as they are.
     """
-    attention = getattr(block, "attn", None)
-    if not (is_plain(block) and _fits(attention, x_NLD)):
+    if not is_plain(block):
         whole_NLD: Tensor = block(x_NLD)
         return whole_NLD
-    assert isinstance(block, Block) and isinstance(attention, Attention)
-    rows_NLD = short_attention(attention.qkv(block.norm1(x_NLD)), attention.num_heads)
-    attended_NLD = attention.proj_drop(attention.proj(rows_NLD))
+    assert isinstance(block, Block) and isinstance(block.attn, Attention)
+    attended_NLD = _attended(block.attn, block.norm1(x_NLD))
     x_NLD = x_NLD + block.drop_path1(block.ls1(attended_NLD))
-    out_NLD: Tensor = x_NLD + block.drop_path2(block.ls2(block.mlp(block.norm2(x_NLD))))
+    out_NLD: Tensor = x_NLD + block.drop_path2(block.ls2(_mlp(block.mlp, block.norm2(x_NLD))))
     return out_NLD
 
 
-def _fits(attention: nn.Module | None, x_NLD: Tensor) -> bool:
-    assert isinstance(attention, Attention)
+def _attended(attention: Attention, x_NLD: Tensor) -> Tensor:
+    if not _fits(attention, x_NLD):
+        whole_NLD: Tensor = attention(x_NLD)
+        return whole_NLD
+    rows_NLD = short_attention(attention.qkv(x_NLD), attention.num_heads)
+    attended_NLD: Tensor = attention.proj_drop(attention.proj(rows_NLD))
+    return attended_NLD
+
+
+def _fits(attention: Attention, x_NLD: Tensor) -> bool:
     between = attention.q_norm, attention.k_norm, getattr(attention, "norm", nn.Identity())
     if attention.attn_drop.p > 0 or not all(isinstance(m, nn.Identity) for m in between):
         return False
-    device, dtype = x_NLD.device, x_NLD.dtype
-    if torch.is_autocast_enabled(device.type):
-        dtype = torch.get_autocast_dtype(device.type)
     head_width = attention.qkv.out_features // (3 * attention.num_heads)
-    return fits(x_NLD.shape[1], head_width, device, dtype)
+    return fits(x_NLD.shape[1], head_width, x_NLD.device, _dtype_of_products(x_NLD))
+
+
+def _mlp(mlp: nn.Module, x_NLD: Tensor) -> Tensor:
+    if not (_has_plain_gelu(mlp) and gelu_fits(x_NLD.device, _dtype_of_products(x_NLD))):
+        whole_NLD: Tensor = mlp(x_NLD)
+        return whole_NLD
+    assert isinstance(mlp, Mlp) and isinstance(mlp.fc1, nn.Linear)
+    bias_C = mlp.fc1.bias  # whose gradient is gelu's to give
+    a_NLC = gelu(F.linear(x_NLD, mlp.fc1.weight, bias_C.detach()), bias_C)
+    out_NLD: Tensor = mlp.drop2(mlp.fc2(mlp.norm(mlp.drop1(a_NLC))))
+    return out_NLD
+
+
+def _has_plain_gelu(mlp: nn.Module) -> bool:
+    """Whether it is timm's Mlp, its first layer with a bias, its activation GELU without a tanh."""
+    if type(mlp) is not Mlp or type(mlp.fc1) is not nn.Linear or mlp.fc1.bias is None:
+        return False
+    return type(mlp.act) is nn.GELU and mlp.act.approximate == "none"
+
+
+def _dtype_of_products(x_NLD: Tensor) -> torch.dtype:
+    device = x_NLD.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_NLD.dtype

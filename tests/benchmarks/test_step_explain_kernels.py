@@ -36,6 +36,8 @@ NAMES: dict[Part, tuple[str, ...]] = {
         "triton_poi_fused_gelu_gelu_backward_view_4",
         "triton_red_fused_gelu_gelu_backward_sum_view_5",
         "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(...)>",
+        "gelu_forward",
+        "gelu_backward",
         "aten::gelu",
     ),
     "other": (

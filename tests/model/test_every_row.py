@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,9 +20,13 @@ def blocks(**options: Any) -> list[nn.Module]:
     return list(vit.double().train().get_submodule("blocks").children())
 
 
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(1)
+
+
 def passed(block: Callable[[Tensor], Tensor], modules: nn.Module) -> list[Tensor]:
     """Values of a block and its gradients, by the input and by all weights."""
-    x = torch.randn(2, 6, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(2, 6, WIDTH, dtype=torch.float64, generator=seeded())
     x.requires_grad_()
     y = block(x)
     torch.autograd.backward(y.square().sum())
@@ -32,11 +37,14 @@ def passed(block: Callable[[Tensor], Tensor], modules: nn.Module) -> list[Tensor
 
 @pytest.fixture
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short attention at any length and precision on any device: by its definition, on a CPU."""
+    """Short attention and gelu at any length, precision and device: by definition, on a CPU."""
     monkeypatch.setattr(module, "fits", lambda *_: True)
+    monkeypatch.setattr(module, "gelu_fits", lambda *_: True)
 
 
-@pytest.mark.parametrize("options", [{}, {"init_values": 0.5}, {"qkv_bias": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"init_values": 0.5}, {"qkv_bias": False}, {"proj_bias": False}]
+)
 def test_its_values_and_gradients_are_the_blocks(anywhere: None, options: dict[str, Any]) -> None:
     block = blocks(**options)[1]
     whole = passed(block, block)
@@ -52,6 +60,63 @@ def test_what_is_not_plain_attention_runs_as_it_is(anywhere: None, options: dict
     whole = passed(block, block)
     torch.manual_seed(2)
     assert all(map(torch.equal, passed(lambda x: every_row(block, x), block), whole))
+
+
+def test_what_is_not_plain_gelu_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "gelu_fits", lambda *_: True)
+    for act in (partial(nn.GELU, approximate="tanh"), nn.SiLU):
+        block = blocks(act_layer=act)[1]
+        whole = passed(block, block)
+        ours = passed(partial(every_row, block), block)
+        assert all(map(torch.equal, ours, whole))
+
+
+def test_gelu_stands_without_short_attention_and_before_dropout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "gelu_fits", lambda *_: True)
+    block = blocks(proj_drop_rate=0.3)[1]
+    torch.manual_seed(2)
+    whole = passed(block, block)
+    torch.manual_seed(2)
+    torch.testing.assert_close(passed(lambda x: every_row(block, x), block), whole)
+
+
+def test_under_autocast_it_errs_at_most_twice_as_much_as_the_block(anywhere: None) -> None:
+    block = blocks()[1]
+    exact = passed(block, block)
+    block.float()
+
+    def rounded(run: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            return passed(lambda x: run(x.float()), block)
+
+    ours, usual = rounded(lambda x: every_row(block, x)), rounded(block)
+    for mine, torchs, right in zip(ours, usual, exact, strict=True):
+        assert mine.dtype == torchs.dtype
+        assert (mine - right).norm() <= 2 * (torchs - right).norm()
+
+
+def test_it_trains_as_the_blocks_do(anywhere: None) -> None:
+    def losses(run: Callable[[nn.Module, Tensor], Tensor]) -> Tensor:
+        trained = nn.ModuleList(blocks()[:2])
+        optimizer = torch.optim.AdamW(trained.parameters(), 1e-3)
+        x, target = torch.randn(2, 4, 6, WIDTH, dtype=torch.float64, generator=seeded())
+        noted = []
+        for _ in range(8):
+            y = x
+            for block in trained:
+                y = run(block, y)
+            loss = (y - target).square().mean()
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            noted.append(loss.detach())
+        return torch.stack(noted)
+
+    plain = losses(lambda block, x: block(x))
+    assert plain[-1] < 0.7 * plain[0]
+    torch.testing.assert_close(losses(every_row), plain)
 
 
 def test_one_compilation_serves_all_blocks(anywhere: None) -> None:
