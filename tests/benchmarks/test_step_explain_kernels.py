@@ -23,6 +23,7 @@ NAMES: dict[Part, tuple[str, ...]] = {
         "fmha_cutlassB_bf16_aligned_64x64_k64_dropout_sm80",
         "short_attention_forward",
         "short_attention_backward",
+        "short_attention_tiles_backward",
         "triton_per_fused__softmax_mul_3",
         "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
     ),

@@ -6,6 +6,8 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from accelssl.model import every_row as module
 from accelssl.model.every_row import every_row
@@ -51,6 +53,51 @@ def test_its_values_and_gradients_are_the_blocks(anywhere: None, options: dict[s
     ours = passed(lambda x: every_row(block, x), block)
     assert len(ours) == len(whole)
     torch.testing.assert_close(ours, whole)
+
+
+def test_under_autocast_the_bias_has_a_finer_gradient_than_the_blocks(anywhere: None) -> None:
+    block = blocks()[1]
+    bias = block.get_submodule("attn.qkv").bias
+    assert isinstance(bias, nn.Parameter)
+
+    def of_bias(run: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
+        x = torch.randn(8, 33, WIDTH, generator=torch.Generator().manual_seed(3))
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            y = run(x.double() if dtype == torch.float64 else x)
+        torch.autograd.backward(y.double().square().sum())
+        gradient = bias.grad
+        assert gradient is not None
+        block.zero_grad(set_to_none=True)
+        return gradient
+
+    exact = of_bias(block, torch.float64)
+    block.float()
+    rounded = of_bias(block, torch.bfloat16)
+    ours = of_bias(lambda x: every_row(block, x), torch.bfloat16)
+    assert ours.dtype == torch.float32
+    assert (ours - exact).norm() <= (rounded - exact).norm()
+
+
+@pytest.mark.parametrize("run", [every_row, lambda block, x: block(x)], ids=["ours", "blocks"])
+def test_compiled_it_sums_no_rows_for_the_bias(anywhere: None, run: Callable[..., Tensor]) -> None:
+    """But the block does: or this would not see it."""
+    summed: list[tuple[int, ...]] = []
+
+    def forward(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        boxed: Callable[..., Any] = make_boxed_func(graph.forward)
+        return boxed
+
+    def backward(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        sums = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sum.dim_IntList)
+        summed.extend(tuple(node.args[0].meta["val"].shape) for node in sums)
+        return forward(graph, inputs)
+
+    block = blocks()[1].float()
+    backend = aot_autograd(fw_compiler=forward, bw_compiler=backward)
+    y = torch.compile(run, backend=backend)(block, torch.randn(2, 6, WIDTH))
+    torch.autograd.backward(y.sum())
+    of_qkv = [shape for shape in summed if shape[-1] == 3 * WIDTH]
+    assert of_qkv == ([(2, 3 * WIDTH)] if run is every_row else [(12, 3 * WIDTH)])
 
 
 @pytest.mark.parametrize("options", [{"qk_norm": True}, {"attn_drop_rate": 0.1}])

@@ -1,0 +1,97 @@
+"""Short attention where one tile holds all tokens of a head.
+
+A program's tiles are ROWS x HEAD, ROWS a power of two no less than L; rows beyond L are zeros,
+which no sum sees.
+
+Shapes: N views, L tokens, D width, C = 3 D.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def places(first, tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: tl.constexpr):
+    """Where ROWS rows of this program lie, in elements, from its row `first` on: in a tensor of
+    `width` a row, and which of them are."""
+    view = (tl.program_id(0) // HEADS).to(tl.int64)
+    head = tl.program_id(0) % HEADS
+    rows = first + tl.arange(0, ROWS)[:, None]
+    here = (view * tokens + rows) * width + head * HEAD + tl.arange(0, HEAD)[None, :]
+    return here, rows < tokens
+
+
+@triton.jit
+def columns(HEADS: tl.constexpr, HEAD: tl.constexpr):
+    """Where the sums over this program's rows lie: of its queries, D further on of its keys, then
+    of its values."""
+    view, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    return (view * 3 * HEADS + head) * HEAD + tl.arange(0, HEAD)
+
+
+@triton.jit
+def _weights(q, k, tokens, scale, ROWS: tl.constexpr, PRECISION: tl.constexpr):
+    logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    logits = tl.where((tl.arange(0, ROWS) < tokens)[None, :], logits, float("-inf"))
+    powers = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+    return powers / tl.sum(powers, axis=1)[:, None]
+
+
+@triton.jit
+def short_attention_forward(
+    qkv_ptr,
+    out_ptr,
+    tokens,
+    scale,
+    HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    D: tl.constexpr = HEADS * HEAD
+    here, is_row = places(0, tokens, 3 * D, HEADS, HEAD, ROWS)
+    q = tl.load(qkv_ptr + here, mask=is_row, other=0.0)
+    k = tl.load(qkv_ptr + here + D, mask=is_row, other=0.0)
+    v = tl.load(qkv_ptr + here + 2 * D, mask=is_row, other=0.0)
+    weights = _weights(q, k, tokens, scale, ROWS, PRECISION)
+    out = tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
+    here, is_row = places(0, tokens, D, HEADS, HEAD, ROWS)
+    tl.store(out_ptr + here, out.to(v.dtype), mask=is_row)
+
+
+@triton.jit
+def short_attention_backward(
+    grad_ptr,
+    qkv_ptr,
+    of_qkv_ptr,
+    of_bias_ptr,
+    tokens,
+    scale,
+    HEADS: tl.constexpr,
+    HEAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    D: tl.constexpr = HEADS * HEAD
+    here, is_row = places(0, tokens, D, HEADS, HEAD, ROWS)
+    grad = tl.load(grad_ptr + here, mask=is_row, other=0.0)
+    here, is_row = places(0, tokens, 3 * D, HEADS, HEAD, ROWS)
+    q = tl.load(qkv_ptr + here, mask=is_row, other=0.0)
+    k = tl.load(qkv_ptr + here + D, mask=is_row, other=0.0)
+    v = tl.load(qkv_ptr + here + 2 * D, mask=is_row, other=0.0)
+    sums_ptr = of_bias_ptr + columns(HEADS, HEAD)
+    tl.store(sums_ptr + D, tl.zeros([HEAD], tl.float32))
+    tl.store(sums_ptr + 2 * D, tl.sum(grad.to(tl.float32), axis=0))
+    weights = _weights(q, k, tokens, scale, ROWS, PRECISION)
+    of_v = tl.dot(tl.trans(weights.to(v.dtype)), grad, input_precision=PRECISION)
+    tl.store(of_qkv_ptr + here + 2 * D, of_v.to(v.dtype), mask=is_row)
+    of_weights = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
+    of_logits = weights * (of_weights - tl.sum(weights * of_weights, axis=1)[:, None])
+    of_logits = (of_logits * scale).to(v.dtype)
+    of_q = tl.dot(of_logits, k, input_precision=PRECISION)
+    tl.store(of_qkv_ptr + here, of_q.to(v.dtype), mask=is_row)
+    tl.store(sums_ptr, tl.sum(of_q, axis=0))
+    of_k = tl.dot(tl.trans(of_logits), q, input_precision=PRECISION)
+    tl.store(of_qkv_ptr + here + D, of_k.to(v.dtype), mask=is_row)
