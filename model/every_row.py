@@ -1,6 +1,7 @@
 """A transformer block whose attention is made for few tokens, and whose GELU is one pass each way.
 
-Shapes: N views, L tokens with CLS first, D width, C that of the MLP's hidden layer.
+Shapes: N views, L tokens with CLS first, D width, C that of what a block's projection puts out: 3 D
+for attention, that of the hidden layer for the MLP.
 """
 
 import torch
