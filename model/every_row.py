@@ -53,7 +53,7 @@ def _fits(attention: Attention, x_NLD: Tensor) -> bool:
 
 
 def _mlp(mlp: nn.Module, x_NLD: Tensor) -> Tensor:
-    if not (_has_plain_gelu(mlp) and gelu_fits(x_NLD.device, _dtype_of_products(x_NLD))):
+    if not (_has_plain_gelu(mlp) and _gelu_fits(mlp, x_NLD)):
         whole_NLD: Tensor = mlp(x_NLD)
         return whole_NLD
     assert isinstance(mlp, Mlp) and isinstance(mlp.fc1, nn.Linear)
@@ -68,6 +68,12 @@ def _has_plain_gelu(mlp: nn.Module) -> bool:
     if type(mlp) is not Mlp or type(mlp.fc1) is not nn.Linear or mlp.fc1.bias is None:
         return False
     return type(mlp.act) is nn.GELU and mlp.act.approximate == "none"
+
+
+def _gelu_fits(mlp: nn.Module, x_NLD: Tensor) -> bool:
+    assert isinstance(mlp, Mlp) and isinstance(mlp.fc1, nn.Linear)
+    values = x_NLD.shape[:-1].numel() * mlp.fc1.out_features
+    return gelu_fits(values, x_NLD.device, _dtype_of_products(x_NLD))
 
 
 def _dtype_of_products(x_NLD: Tensor) -> torch.dtype:

@@ -10,8 +10,9 @@ gelu(F.linear(x, weight, bias.detach()), bias).
 Compiled by itself a GELU takes three passes on the way back: once more forward, for the gradient of
 the next layer's weight, its own gradient, and the sums. Here it is one, which reads two tensors and
 writes one: no compiler looks into the op, so its result is kept from the forward pass instead. That
-is C more numbers a token and block, about a fifth of a step's memory. Triton on a GPU in half
-precision, the definition below elsewhere.
+is C more numbers a token and block, about a fifth of a step's memory, and only done where a block's
+are less than a hundredth of the GPU's. Triton on a GPU in half precision, the definition below
+elsewhere.
 
 Shapes: N views, L tokens with CLS, C width of the hidden layer.
 """
@@ -27,6 +28,9 @@ from torch import Tensor
 SWITCH = "ACCELSSL_FAST_GELU"
 """Set to 0 to have torch's GELU."""
 
+# Twelve blocks of ViT-B then take an eighth of it more than they would: a batch that was chosen to
+# fill a GPU still fits it.
+_MEMORIES = 100
 _HALVES = (torch.bfloat16, torch.float16)
 _HAS_TRITON = find_spec("triton") is not None
 
@@ -42,11 +46,22 @@ def gelu(h_NLC: Tensor, bias_C: Tensor) -> Tensor:
     return a_NLC
 
 
-def fits(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernel is there: on a GPU, in half precision, if switched on."""
+def fits(values: int, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernel is there: on a GPU, in half precision, if switched on, and where `values`
+    numbers, those that a block keeps for it, are little of the GPU's memory."""
     return (
-        device.type == "cuda" and _HAS_TRITON and os.environ.get(SWITCH) != "0" and dtype in _HALVES
+        device.type == "cuda"
+        and _HAS_TRITON
+        and os.environ.get(SWITCH) != "0"
+        and dtype in _HALVES
+        and 2 * values <= _room_bytes(device)
     )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _room_bytes(device: torch.device) -> int:
+    total_bytes: int = torch.cuda.get_device_properties(device).total_memory
+    return total_bytes // _MEMORIES
 
 
 @torch.library.custom_op("accelssl::gelu", mutates_args=())

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -186,14 +187,26 @@ def test_a_bias_of_another_width_is_refused() -> None:
         gelu(torch.zeros(2, 4), torch.zeros(3))
 
 
-def test_it_fits_half_precision_on_a_gpu_unless_switched_off(
+def test_it_fits_half_precision_on_a_gpu_with_room_unless_switched_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gpu = torch.device("cuda", 0)
-    assert fits(gpu, torch.bfloat16) and fits(gpu, torch.float16)
-    assert not fits(gpu, torch.float32) and not fits(torch.device("cpu"), torch.bfloat16)
+    gpu, a_hundredth = torch.device("cuda", 0), 800
+    properties = SimpleNamespace(total_memory=100 * a_hundredth)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert fits(400, gpu, torch.bfloat16) and fits(400, gpu, torch.float16)
+    assert not fits(401, gpu, torch.bfloat16) and not fits(400, gpu, torch.float32)
+    assert not fits(400, torch.device("cpu"), torch.bfloat16)
     monkeypatch.setenv(SWITCH, "0")
-    assert not fits(gpu, torch.bfloat16)
+    assert not fits(400, gpu, torch.bfloat16)
+
+
+@pytest.mark.gpu
+def test_whether_it_fits_is_known_while_a_graph_is_made() -> None:
+    @torch.compile(fullgraph=True, dynamic=False)
+    def asked(h: Tensor) -> Tensor:
+        return h + fits(h.numel(), h.device, h.dtype)
+
+    assert asked(torch.zeros(8, device="cuda", dtype=torch.bfloat16)).eq(1).all()
 
 
 @pytest.mark.parametrize("architecture", [80, 90, 100])
