@@ -37,9 +37,7 @@ def _attended(attention: Attention, x_NLD: Tensor) -> Tensor:
     if not _fits(attention, x_NLD):
         whole_NLD: Tensor = attention(x_NLD)
         return whole_NLD
-    qkv = attention.qkv  # whose bias has its gradient from the attention, and is added before it
-    qkv_NLC = F.linear(x_NLD, qkv.weight, None if qkv.bias is None else qkv.bias.detach())
-    rows_NLD = short_attention(qkv_NLC, attention.num_heads, qkv.bias)
+    rows_NLD = short_attention(attention.qkv(x_NLD), attention.num_heads)
     attended_NLD: Tensor = attention.proj_drop(attention.proj(rows_NLD))
     return attended_NLD
 

@@ -11,10 +11,6 @@ of tokens. At 128 and fewer a block of threads holds all of a head, so that forw
 one pass each, and neither copies rows into heads and back: the backward pass writes the gradient of
 the projection's output as it lies. Triton on a GPU, the definition below elsewhere.
 
-The gradient of the projection's bias is the sum of that over all rows. The backward pass sums a
-view's rows while it has them, unrounded, in float32 at least: whoever adds the bias detached and
-hands it on saves reading the whole gradient once more, and its rounding.
-
 Shapes: N views, L tokens with CLS, D width, C = 3 D.
 """
 
@@ -33,18 +29,15 @@ HEAD_WIDTHS = (16, 32, 64, 128)
 _HAS_TRITON = find_spec("triton") is not None
 
 
-def short_attention(qkv_NLC: Tensor, heads: int, bias_C: Tensor | None = None) -> Tensor:
-    """out_NLD of the contract above, with gradient. ValueError where the shape breaks it.
-
-    bias_C: what each row of qkv_NLC has in it already, detached. Its gradient comes from here.
-    """
+def short_attention(qkv_NLC: Tensor, heads: int) -> Tensor:
+    """out_NLD of the contract above, with gradient. ValueError where the shape breaks it."""
     tokens, channels = qkv_NLC.shape[1:]
     if channels % (3 * heads) or not 1 <= tokens <= MOST_TOKENS:
         raise ValueError(
             f"qkv is {tuple(qkv_NLC.shape)} with {heads} heads: need (N, L, 3 x heads x width) "
             f"with L from 1 to {MOST_TOKENS}."
         )
-    out_NLD: Tensor = _attention(qkv_NLC, heads, bias_C)
+    out_NLD: Tensor = _attention(qkv_NLC, heads)
     return out_NLD
 
 
@@ -61,7 +54,7 @@ def fits(tokens: int, head_width: int, device: torch.device, dtype: torch.dtype)
 
 
 @torch.library.custom_op("accelssl::short_attention", mutates_args=())
-def _attention(qkv_NLC: Tensor, heads: int, bias_C: Tensor | None) -> Tensor:
+def _attention(qkv_NLC: Tensor, heads: int) -> Tensor:
     if qkv_NLC.device.type == "cuda":
         from accelssl.model import short_attention_kernel
 
@@ -70,13 +63,13 @@ def _attention(qkv_NLC: Tensor, heads: int, bias_C: Tensor | None) -> Tensor:
 
 
 @_attention.register_fake
-def _(qkv_NLC: Tensor, heads: int, bias_C: Tensor | None) -> Tensor:
+def _(qkv_NLC: Tensor, heads: int) -> Tensor:
     n, tokens, channels = qkv_NLC.shape
     return qkv_NLC.new_empty((n, tokens, channels // 3))
 
 
 @torch.library.custom_op("accelssl::short_attention_backward", mutates_args=())
-def _attention_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def _attention_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
     if qkv_NLC.device.type == "cuda":
         from accelssl.model import short_attention_kernel
 
@@ -85,10 +78,8 @@ def _attention_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> tuple[
 
 
 @_attention_backward.register_fake
-def _(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    n, _, channels = qkv_NLC.shape
-    of_bias_NC = qkv_NLC.new_empty((n, channels), dtype=_wide(qkv_NLC.dtype))
-    return torch.empty_like(qkv_NLC, memory_format=torch.contiguous_format), of_bias_NC
+def _(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
+    return torch.empty_like(qkv_NLC, memory_format=torch.contiguous_format)
 
 
 def definition(qkv_NLC: Tensor, heads: int) -> Tensor:
@@ -97,9 +88,8 @@ def definition(qkv_NLC: Tensor, heads: int) -> Tensor:
     return _rows(_weights(q, k) @ v).to(qkv_NLC.dtype)
 
 
-def definition_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Gradient of the loss by qkv_NLC, given that by the result; and of_bias_NC, each view's sum of
-    it over the tokens, before it is rounded."""
+def definition_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
+    """Gradient of the loss by qkv_NLC, given that by the result."""
     q, k, v = _heads(qkv_NLC, heads)
     n, tokens, _ = grad_NLD.shape
     grad = grad_NLD.to(q.dtype).view(n, tokens, heads, -1).transpose(1, 2)
@@ -108,20 +98,15 @@ def definition_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> tuple[
     of_logits = weights * (of_weights - (weights * of_weights).sum(-1, keepdim=True))
     of_logits = of_logits * q.shape[-1] ** -0.5
     parts = of_logits @ k, of_logits.transpose(-1, -2) @ q, weights.transpose(-1, -2) @ grad
-    of_qkv_NLC = torch.cat([_rows(part) for part in parts], dim=2)
-    return of_qkv_NLC.to(qkv_NLC.dtype), of_qkv_NLC.sum(1)
+    return torch.cat([_rows(part) for part in parts], dim=2).to(qkv_NLC.dtype)
 
 
 def _heads(qkv_NLC: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values as (N, heads, L, head width), float32 at least."""
     n, tokens, _ = qkv_NLC.shape
-    wide = qkv_NLC.to(_wide(qkv_NLC.dtype))
+    wide = qkv_NLC.to(torch.promote_types(qkv_NLC.dtype, torch.float32))
     q, k, v = wide.view(n, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
     return q, k, v
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _weights(q: Tensor, k: Tensor) -> Tensor:
@@ -133,17 +118,14 @@ def _rows(of_heads: Tensor) -> Tensor:
     return of_heads.transpose(1, 2).reshape(n, tokens, -1)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Tensor, int, Tensor | None], output: Tensor) -> None:
-    qkv_NLC, ctx.heads, bias_C = inputs
-    ctx.bias_dtype = None if bias_C is None else bias_C.dtype
+def _setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+    qkv_NLC, ctx.heads = inputs
     ctx.save_for_backward(qkv_NLC)
 
 
-def _differentiate(ctx: Any, grad_NLD: Tensor) -> tuple[Tensor, None, Tensor | None]:
+def _differentiate(ctx: Any, grad_NLD: Tensor) -> tuple[Tensor, None]:
     (qkv_NLC,) = ctx.saved_tensors
-    of_qkv_NLC, of_bias_NC = _attention_backward(grad_NLD, qkv_NLC, ctx.heads)
-    of_bias_C = of_bias_NC.sum(0).to(ctx.bias_dtype) if ctx.needs_input_grad[2] else None
-    return of_qkv_NLC, None, of_bias_C
+    return _attention_backward(grad_NLD, qkv_NLC, ctx.heads), None
 
 
 _attention.register_autograd(_differentiate, setup_context=_setup_context)

@@ -4,10 +4,6 @@ It computes what short_attention.definition does, whose contract it keeps. Nothi
 the passes but the input: all weights of a head fit a program, so the backward pass makes them anew
 instead of reading them.
 
-Of the sums over the tokens, of_bias_NC, only that of the queries is one of results. The values'
-is that of the rows given, for a row's weights add up to 1, and the keys' is nothing: what is added
-to all keys moves all logits of a row alike, which softmax does not see.
-
 Shapes: N views, L tokens, D width, C = 3 D.
 """
 
@@ -21,6 +17,8 @@ from accelssl.model import short_attention_one_tile as one_tile
 from accelssl.model import short_attention_two_tiles as two_tiles
 
 FIRST: int = two_tiles.FIRST.value
+MOST_OF_TWO = FIRST + 32
+"""Two tiles take two thirds of the time of one of 128 rows at 65 tokens, but more at 113 (H200)."""
 FROM_SHARED_MEMORY = (9, 10)
 """Compute capabilities (majors) whose tensor cores take both tiles of a product from shared memory:
 elsewhere two_tiles has not registers enough."""
@@ -35,7 +33,8 @@ class Launch(NamedTuple):
 
 def launches(tokens: int, head_width: int, capability: int) -> tuple[Launch, Launch]:
     """Forward and backward pass. capability: the GPU's, its major."""
-    if tokens <= FIRST or head_width < FIRST or capability not in FROM_SHARED_MEMORY:
+    fills_two = FIRST < tokens <= MOST_OF_TWO and head_width >= FIRST
+    if not fills_two or capability not in FROM_SHARED_MEMORY:
         rows = max(16, triton.next_power_of_2(tokens))
         options = {"ROWS": rows, "num_warps": max(1, min(8, rows // 16)), "num_stages": 1}
         return (
@@ -43,8 +42,7 @@ def launches(tokens: int, head_width: int, capability: int) -> tuple[Launch, Lau
             Launch(one_tile.short_attention_backward, options),
         )
     rest = max(16, triton.next_power_of_2(tokens - FIRST))
-    warps = 8 if rest == 64 and head_width == 128 else 4
-    options = {"REST": rest, "num_warps": warps, "num_stages": 1}
+    options = {"REST": rest, "num_warps": 4, "num_stages": 1}
     return (
         Launch(two_tiles.short_attention_tiles_forward, options),
         Launch(two_tiles.short_attention_tiles_backward, options),
@@ -59,13 +57,11 @@ def forward(qkv_NLC: Tensor, heads: int) -> Tensor:
     return out_NLD
 
 
-def backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Gradient by qkv_NLC of contiguous grad_NLD and qkv_NLC, and of_bias_NC, in float32."""
-    n, _, channels = qkv_NLC.shape
+def backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
+    """Gradient by qkv_NLC of contiguous grad_NLD and qkv_NLC."""
     of_qkv_NLC = torch.empty_like(qkv_NLC)
-    of_bias_NC = qkv_NLC.new_empty((n, channels), dtype=torch.float32)
-    _launch(1, qkv_NLC, heads, (grad_NLD, qkv_NLC, of_qkv_NLC, of_bias_NC))
-    return of_qkv_NLC, of_bias_NC
+    _launch(1, qkv_NLC, heads, (grad_NLD, qkv_NLC, of_qkv_NLC))
+    return of_qkv_NLC
 
 
 def _launch(which: int, qkv_NLC: Tensor, heads: int, tensors: tuple[Tensor, ...]) -> None:

@@ -24,14 +24,6 @@ def places(first, tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: 
 
 
 @triton.jit
-def columns(HEADS: tl.constexpr, HEAD: tl.constexpr):
-    """Where the sums over this program's rows lie: of its queries, D further on of its keys, then
-    of its values."""
-    view, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    return (view * 3 * HEADS + head) * HEAD + tl.arange(0, HEAD)
-
-
-@triton.jit
 def _weights(q, k, tokens, scale, ROWS: tl.constexpr, PRECISION: tl.constexpr):
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     logits = tl.where((tl.arange(0, ROWS) < tokens)[None, :], logits, float("-inf"))
@@ -66,7 +58,6 @@ def short_attention_backward(
     grad_ptr,
     qkv_ptr,
     of_qkv_ptr,
-    of_bias_ptr,
     tokens,
     scale,
     HEADS: tl.constexpr,
@@ -81,9 +72,6 @@ def short_attention_backward(
     q = tl.load(qkv_ptr + here, mask=is_row, other=0.0)
     k = tl.load(qkv_ptr + here + D, mask=is_row, other=0.0)
     v = tl.load(qkv_ptr + here + 2 * D, mask=is_row, other=0.0)
-    sums_ptr = of_bias_ptr + columns(HEADS, HEAD)
-    tl.store(sums_ptr + D, tl.zeros([HEAD], tl.float32))
-    tl.store(sums_ptr + 2 * D, tl.sum(grad.to(tl.float32), axis=0))
     weights = _weights(q, k, tokens, scale, ROWS, PRECISION)
     of_v = tl.dot(tl.trans(weights.to(v.dtype)), grad, input_precision=PRECISION)
     tl.store(of_qkv_ptr + here + 2 * D, of_v.to(v.dtype), mask=is_row)
@@ -92,6 +80,5 @@ def short_attention_backward(
     of_logits = (of_logits * scale).to(v.dtype)
     of_q = tl.dot(of_logits, k, input_precision=PRECISION)
     tl.store(of_qkv_ptr + here, of_q.to(v.dtype), mask=is_row)
-    tl.store(sums_ptr, tl.sum(of_q, axis=0))
     of_k = tl.dot(tl.trans(of_logits), q, input_precision=PRECISION)
     tl.store(of_qkv_ptr + here + D, of_k.to(v.dtype), mask=is_row)

@@ -1,7 +1,8 @@
-"""Short attention for 65 to 128 tokens: a tile of FIRST rows, a, and one of REST rows, b.
+"""Short attention for 65 to 96 tokens: a tile of FIRST rows, a, and one of REST rows, b.
 
 One tile of 128 rows would compute 65 tokens as 128 x 128. Here attention is four products: of the
-queries of a, and of those of b, with the keys of both.
+queries of a, and of those of b, with the keys of both. For more tokens than 96 that is no gain: too
+few programs fit a multiprocessor at a time.
 
 The queries of b come first, and turned: columns by rows, and their weights keys by queries. So
 every product has FIRST or HEAD rows (but the small one of b with b), the fewest that the tensor
@@ -18,7 +19,7 @@ rows beyond L are zeros, which no sum sees.
 import triton
 import triton.language as tl
 
-from accelssl.model.short_attention_one_tile import columns, places
+from accelssl.model.short_attention_one_tile import places
 
 FIRST = tl.constexpr(64)
 
@@ -113,7 +114,6 @@ def short_attention_tiles_backward(
     grad_ptr,
     qkv_ptr,
     of_qkv_ptr,
-    of_bias_ptr,
     tokens,
     scale,
     HEADS: tl.constexpr,
@@ -135,10 +135,6 @@ def short_attention_tiles_backward(
     of_b, _ = _turned(tokens, D, HEADS, HEAD, REST)
     grad_a = tl.load(grad_ptr + of_a)
     turned_grad = tl.load(grad_ptr + of_b, mask=is_turned_row, other=0.0)
-    sums_ptr = of_bias_ptr + columns(HEADS, HEAD)
-    tl.store(sums_ptr + D, tl.zeros([HEAD], tl.float32))
-    sums = tl.sum(grad_a.to(tl.float32), 0) + tl.sum(turned_grad.to(tl.float32), 1)
-    tl.store(sums_ptr + 2 * D, sums)
     dtype: tl.constexpr = q_a.dtype
 
     turned_a, turned_b = _turned_weights(turned_q, k_a, k_b, tokens, scale, REST, PRECISION)
@@ -158,10 +154,8 @@ def short_attention_tiles_backward(
     of_a, of_b = _of_logits(weights_a, weights_b, of_a, of_b, scale, 1, dtype)
     of_q_a = _sum(of_a, k_a, of_b, k_b, PRECISION)
     tl.store(of_qkv_ptr + a, of_q_a.to(dtype))
-    sums = tl.sum(of_q_a, 0)
     of_q_b = _sum(tl.trans(k_a), of_turned_a, tl.trans(k_b), of_turned_b, PRECISION)
     tl.store(of_qkv_ptr + turned, of_q_b.to(dtype), mask=is_turned_row)
-    tl.store(sums_ptr, sums + tl.sum(of_q_b, 1))
 
     of_k_a = _sum(tl.trans(of_a), q_a, of_turned_a, tl.trans(turned_q), PRECISION)
     tl.store(of_qkv_ptr + a + D, of_k_a.to(dtype))
