@@ -287,8 +287,8 @@ def moco_small(data: str, **options: Any) -> TrainConfig:
 
 @_named(IN20, Expected(Source.NOBODY))
 def dino_small(data: str, **options: Any) -> TrainConfig:
-    """DINO with ViT-tiny/16 for some thousand images, set after simclr_small."""
-    return _configured(recipes.small_dino, data, {"model": VIT_TINY, "budget": 1e6}, options)
+    """DINO with ViT-tiny/16 for some thousand images, which takes it longer than the others."""
+    return _configured(recipes.small_dino, data, {"model": VIT_TINY, "budget": 5e6}, options)
 
 
 @_named(TILES, Expected(Source.HERE, {"nn1": 84.5, "knn20": 78.6}))

@@ -140,7 +140,8 @@ def train(
     batch: Annotated[
         str | None,
         typer.Option(
-            help="Images in a step; auto measures how many are fast and fit the memory [512].",
+            help="Images in a step; auto measures how many are fast and fit the memory [512, dino "
+            "--small 128].",
             rich_help_panel=TRAINING,
         ),
     ] = None,
@@ -206,7 +207,8 @@ def train(
     local_crops: Annotated[
         int | None,
         typer.Option(
-            help="dino: small crops of an image [paper 6, official 10].", rich_help_panel=ONE_METHOD
+            help="dino: small crops of an image [paper 6, official 10; with --small 2].",
+            rich_help_panel=ONE_METHOD,
         ),
     ] = None,
     prototypes: Annotated[

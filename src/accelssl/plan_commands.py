@@ -40,13 +40,16 @@ def plan(
     schedule: ScheduleChoice = None,
     small: Small = False,
     size: Annotated[int | None, typer.Option(help="Side of the crops in pixels [240].")] = None,
-    batch: Annotated[str | None, typer.Option(help="Images in a step of all GPUs [512].")] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="Images in a step of all GPUs [512, dino --small 128].")
+    ] = None,
     symmetric: Annotated[
         bool | None, typer.Option("--symmetric", help="moco: both views are query and key.")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="dino: paper or official [paper].")] = None,
     local_crops: Annotated[
-        int | None, typer.Option(help="dino: small crops of an image [paper 6, official 10].")
+        int | None,
+        typer.Option(help="dino: small crops of an image [paper 6, official 10; with --small 2]."),
     ] = None,
     threads: Annotated[int, typer.Option(help="Decoding threads; 0: all cores.")] = 0,
     precision: Annotated[str, typer.Option(help="bf16, fp32 or auto: where it helps.")] = "auto",

@@ -118,7 +118,7 @@ def test_every_method_has_a_recipe_of_its_authors_and_one_for_few_images() -> No
 def test_small_recipes_are_what_train_small_gives() -> None:
     for algo in ALGORITHMS:
         config = find(f"{algo}_small").make("shards")
-        assert config == recipes.RECIPES[algo, True](VIT_TINY, "shards", 1e6, P30_HALVED)
+        assert config == recipes.RECIPES[algo, True](VIT_TINY, "shards", config.budget, P30_HALVED)
 
 
 def test_the_demos_recipe_is_the_demos() -> None:
