@@ -1,4 +1,4 @@
-"""The least time that the parts of a training step can take on a peaks.
+"""The least time that the parts of a training step can take on a device of given peaks.
 
 Matrix products are bound by operations, what stands between them by bytes. Bytes are those that
 separate kernels must move between memory and processors, each tensor read or written once, in the
