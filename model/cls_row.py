@@ -9,14 +9,16 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 
-def cls_row(block: nn.Module, x_NLD: Tensor) -> Tensor:
-    """block(x)[:, :1], without what only the other rows need: cls_N1D.
+def cls_row(block: nn.Module, x_NLD: Tensor, branch_NLD: Tensor) -> Tensor:
+    """block(x + branch)[:, :1], without what only the other rows need: cls_N1D.
 
-    The other tokens give the attention its keys and values, and no more: their queries, their part
-    of the output projection and of the MLP, ten twelfths of the block's matrix products, would be
-    computed forward and backward for nothing. Values and gradients are the block's, to rounding.
-    Blocks that are not timm's plain Block with plain Attention are computed whole.
+    branch_NLD is what the block before has left to be added (every_row.py). The other tokens give
+    the attention its keys and values, and no more: their queries, their part of the output
+    projection and of the MLP, ten twelfths of the block's matrix products, would be computed
+    forward and backward for nothing. Values and gradients are the block's, to rounding. Blocks that
+    are not timm's plain Block with plain Attention are computed whole.
     """
+    x_NLD = x_NLD + branch_NLD
     if not is_plain(block):
         whole_NLD: Tensor = block(x_NLD)
         return whole_NLD[:, :1]

@@ -17,20 +17,35 @@ from accelssl.model.gelu import gelu
 from accelssl.model.short_attention import fits, short_attention
 
 
-def every_row(block: nn.Module, x_NLD: Tensor) -> Tensor:
-    """block(x), with short_attention and gelu in the place of its own where those fit.
+def every_row(block: nn.Module, x_NLD: Tensor, branch_NLD: Tensor) -> tuple[Tensor, Tensor]:
+    """block(x_NLD + branch_NLD) as a new x_NLD and branch_NLD, yet to be added to it.
 
-    Values and gradients are the block's, to rounding. Blocks that are not timm's plain Block with
-    plain Attention run as they are.
+    The branch is what the block before has computed last. Compiled, a sum at a block's end would be
+    a pass of its own each way; at the next one's beginning it is part of the pass that norms x.
+    short_attention and gelu stand in the place of the block's own where those fit. Values and
+    gradients are the block's, to rounding. Blocks that are not timm's plain Block with plain
+    Attention run as they are, and leave zeros to add.
     """
+    x_NLD = x_NLD + branch_NLD
     if not is_plain(block):
-        whole_NLD: Tensor = block(x_NLD)
-        return whole_NLD
+        return block(x_NLD), torch.zeros_like(branch_NLD)
     assert isinstance(block, Block) and isinstance(block.attn, Attention)
     attended_NLD = _attended(block.attn, block.norm1(x_NLD))
     x_NLD = x_NLD + block.drop_path1(block.ls1(attended_NLD))
-    out_NLD: Tensor = x_NLD + block.drop_path2(block.ls2(_mlp(block.mlp, block.norm2(x_NLD))))
-    return out_NLD
+    return x_NLD, block.drop_path2(block.ls2(_mlp(block.mlp, block.norm2(x_NLD))))
+
+
+def no_branch(block: nn.Module, x_NLD: Tensor) -> Tensor:
+    """Zeros for the first block to add: in all but their values what `block` leaves to the next.
+
+    So the first block is the same program as the others, compiled once for all, which is worth the
+    pass more. It takes their dtype, and a gradient wherever theirs have one, though nobody reads
+    it: else it would be another program.
+    """
+    is_scaled = not isinstance(getattr(block, "ls2", None), nn.Identity)  # by weights in x's dtype
+    dtype = x_NLD.dtype if is_scaled else _dtype_of_products(x_NLD)
+    wants_gradient = x_NLD.requires_grad and is_plain(block)
+    return torch.zeros_like(x_NLD, dtype=dtype, requires_grad=wants_gradient)
 
 
 def _attended(attention: Attention, x_NLD: Tensor) -> Tensor:

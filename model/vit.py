@@ -1,6 +1,7 @@
 """A timm VisionTransformer fed by tokens.
 
-Shapes: N views, L kept patches, V = 768 values a token, D width.
+Shapes: N views, L kept patches, P tokens before them (CLS first), S patches in the grid, V = 768
+values a token, D width.
 """
 
 import math
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from accelssl.model.cls_row import cls_row
 from accelssl.model.drop_path import DropPath, drop_paths
-from accelssl.model.every_row import every_row
+from accelssl.model.every_row import every_row, no_branch
 from accelssl.model.positions import BASE_SIDE, positions, positions_on, resampled
 from accelssl.model.timm_vit import create_vit
 
@@ -42,8 +43,9 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.vit = _create(name, drop_path)
-        self._every_row: Callable[[nn.Module, Tensor], Tensor] = every_row
-        self._cls_row: Callable[[nn.Module, Tensor], Tensor] = cls_row
+        self._every_row: Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]] = every_row
+        self._cls_row: Callable[[nn.Module, Tensor, Tensor], Tensor] = cls_row
+        self._placed: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = _placed
         self.width: int = self.vit.embed_dim
         self._learns_positions = learns_positions
         (_start_as_dino if learns_positions else _start_as_moco)(self.vit)
@@ -61,15 +63,16 @@ class Encoder(nn.Module):
         if self._learns_positions:
             of_prefix, table_SD = self._learned_positions()
             x = x + F.embedding(keep_idx_NL, resampled(table_SD, grid))
-            prefix = prefix + of_prefix if len(of_prefix) else prefix
+            x = _after(prefix + of_prefix if len(of_prefix) else prefix, x)
         else:
-            x = x + positions_on(grid, p, self.width, x.device)[keep_idx_NL]
-        x = torch.cat([prefix.expand(len(x), -1, -1).to(x.dtype), x], dim=1)
+            table_SD = positions_on(grid, p, self.width, x.device)
+            x = self._placed(x, table_SD, keep_idx_NL, prefix)
         x = vit.norm_pre(x)
         *blocks, last = vit.blocks
+        branch = no_branch(vit.blocks[0], x)
         for block in blocks:
-            x = self._every_row(block, x)
-        features_ND: Tensor = vit.norm(self._cls_row(last, x))[:, 0]
+            x, branch = self._every_row(block, x, branch)
+        features_ND: Tensor = vit.norm(self._cls_row(last, x, branch))[:, 0]
         return features_ND
 
     def _learned_positions(self) -> tuple[Tensor, Tensor]:
@@ -85,9 +88,22 @@ class Encoder(nn.Module):
             setattr(owner, name, nn.Identity())
 
     def compile_blocks(self) -> None:
-        """Compile the blocks, each number of tokens by itself; one compilation serves all."""
+        """Compile the blocks, each number of tokens by itself; one compilation serves all but the
+        last. And what gives tokens their places, but for learned positions: compiled, those would
+        sum their gradient in an order that changes from run to run."""
         self._every_row = torch.compile(every_row, dynamic=False)
         self._cls_row = torch.compile(cls_row, dynamic=False)
+        self._placed = torch.compile(_placed, dynamic=False)
+
+
+def _placed(x_NLD: Tensor, table_SD: Tensor, keep_idx_NL: Tensor, prefix_1PD: Tensor) -> Tensor:
+    """The tokens before the patches, then the patches, each with its place: (N, P + L, D)."""
+    return _after(prefix_1PD, x_NLD + table_SD[keep_idx_NL])
+
+
+def _after(prefix_1PD: Tensor, x_NLD: Tensor) -> Tensor:
+    prefix_NPD = prefix_1PD.expand(len(x_NLD), -1, -1).to(x_NLD.dtype)
+    return torch.cat([prefix_NPD, x_NLD], dim=1)
 
 
 def _create(name: str, drop_path: float) -> VisionTransformer:

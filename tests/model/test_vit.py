@@ -1,10 +1,13 @@
+import copy
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
 import timm
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from accelssl.errors import UserError
 from accelssl.model.vit import Encoder
@@ -17,6 +20,16 @@ def tokens(images: torch.Tensor, p: int = 16) -> tuple[torch.Tensor, torch.Tenso
     grid = images.shape[-1] // p
     everything = torch.arange(grid**2).repeat(len(images), 1)
     return kept_patches(images, everything, p).flatten(2), everything, p, grid
+
+
+def passed(encoder: Encoder, seen: Any, is_bf16: bool) -> list[torch.Tensor | None]:
+    """Features, and the gradients of the sum of their squares by all that is trained."""
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
+        features = encoder(*seen)
+    encoder.zero_grad()
+    torch.autograd.backward(features.square().sum())
+    return [features, *(p.grad for p in encoder.parameters())]
 
 
 @pytest.mark.parametrize("name", [TINY, "vit_small_patch16_224", "vit_base_patch16_clip_224"])
@@ -61,6 +74,36 @@ def test_stochastic_depth_rises_to_its_rate_and_can_be_left_out() -> None:
     assert not torch.equal(encoder(*seen), encoder(*seen))
     encoder.leave_out_drop_path()
     assert torch.equal(encoder(*seen), encoder(*seen))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "is_bf16", "programs"),
+    [
+        (TINY, {}, False, 3),
+        (TINY, {"freeze_patch_embed": False, "drop_path": 0.1}, True, 3),
+        (TINY, {"freeze_patch_embed": False, "learns_positions": True}, True, 2),
+        ("deit3_small_patch16_224", {}, True, 3),
+    ],
+)
+def test_compiled_it_is_a_few_programs_for_each_length_and_computes_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    options: dict[str, Any],
+    is_bf16: bool,
+    programs: int,
+) -> None:
+    counted = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted))
+    torch._dynamo.reset()
+    encoder = Encoder(name, **options)
+    compiled = copy.deepcopy(encoder)
+    compiled.compile_blocks()
+    for lengths, patches in enumerate((3, 5), start=1):
+        seen = torch.randn(4, patches, 768), torch.arange(patches).expand(4, -1), 48, 5
+        ours, plain = (passed(e, seen, is_bf16) for e in (compiled, encoder))
+        torch.testing.assert_close(ours, plain)
+        passed(compiled, seen, is_bf16)
+        assert counted.frame_count == lengths * programs
 
 
 def test_its_state_dict_loads_into_a_plain_timm_model() -> None:
