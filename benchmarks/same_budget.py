@@ -18,11 +18,12 @@ import typer
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import checkpoint
 from accelssl.train.budget import format_units, parse_units
-from accelssl.train.command import pick_device, run_training
+from accelssl.train.command import pick_device
 from accelssl.train.config import TrainConfig
 from accelssl.train.environment import environment
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.recipes import small_simclr
+from accelssl.train.running import run_training
 from accelssl.train.schedule import constant
 from accelssl.train.session import CONFIG
 

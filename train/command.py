@@ -1,8 +1,6 @@
 """What `accelssl train` does, from options to outcome."""
 
-import json
 import os
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,8 @@ from accelssl.errors import UserError
 from accelssl.pipeline import hardware_queues
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.storage.storage import absolute
-from accelssl.train import batch_choice, checkpoint, named_recipes, recipes
+from accelssl.train import batch_choice, named_recipes, recipes
 from accelssl.train.auto_batch import BatchChoice, choose_batch, smallest_batch
-from accelssl.train.baseline import measure_baseline
 from accelssl.train.batch_pages import batch_text
 from accelssl.train.budget import parse_units
 from accelssl.train.compressing import (
@@ -34,31 +31,18 @@ from accelssl.train.config import (
 )
 from accelssl.train.config_file import read_config
 from accelssl.train.distributed import (
-    ALONE,
     Ranks,
     device_of,
     joined,
     read_ranks,
-    this_job,
 )
-from accelssl.train.gradients.chosen_schedule import write_schedule
-from accelssl.train.history import read_history
 from accelssl.train.keeping import read_shares
-from accelssl.train.ledgers import closing_lines
-from accelssl.train.lock import exclusive
-from accelssl.train.log import Log
-from accelssl.train.loop import train
 from accelssl.train.method import ALGORITHMS
-from accelssl.train.outline import LastStep, outcome, outline
 from accelssl.train.precision import pick_precision
-from accelssl.train.report import write_report
-from accelssl.train.resuming import Restart, described, finished
+from accelssl.train.running import is_started_anew, run_training
 from accelssl.train.schedule import constant
-from accelssl.train.seen import NAME as PICTURES
-from accelssl.train.seen import save_pictures
-from accelssl.train.session import CONFIG, JOB, Session, refuse_a_used_folder, resume, start
-from accelssl.train.watchers import CollapseNotice, Terminal, progress_bar, tensorboard
-from accelssl.train.whole_file import write_whole
+from accelssl.train.session import CONFIG, refuse_a_used_folder
+from accelssl.train.watchers import Terminal
 
 DEFAULT_ALGORITHM = "simclr"
 DEFAULT_MODEL = "vit_base_patch16_224"
@@ -71,8 +55,6 @@ OPTIONS_OF_SOME = {
     "teacher_temp": ("--teacher-temp", ("dino",)),
 }
 """Settings that not every method has: by name, the option and who has it."""
-BATCH = "batch.json"
-"""In the run: what --batch auto has found."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +111,7 @@ def train_command(
     usual = _usual_compression(named)
     options = options | {"budget": None if budget is None else parse_units(budget)}
     with joined(placed, device) as ranks:
-        if ranks.from_main(_is_started_anew(ranks, out)):
+        if ranks.from_main(is_started_anew(ranks, out)):
             resume, restart_epoch = True, False
         here = _machine_options(machine, device, data, resume, ranks)
         choice = None
@@ -191,112 +173,6 @@ def _measure_batch(
     said = batch_text(choice, replace(config, batch=choice.batch))
     console.print(said, soft_wrap=True, highlight=False)
     return choice
-
-
-def _is_started_anew(ranks: Ranks, out: Path) -> bool:
-    """Whether torchrun has begun this very run before and starts it again after a failure."""
-    job = out / JOB
-    has_begun = (out / CONFIG).exists() and job.exists()
-    return ranks.restarts > 0 and has_begun and job.read_text() == this_job()
-
-
-def _forget_earlier_job(ranks: Ranks, out: Path) -> None:
-    """A run that an earlier torchrun began, under the same name, is none that this one began."""
-    job = out / JOB
-    if not ranks.restarts and job.exists() and job.read_text() == this_job():
-        job.unlink()
-
-
-def run_training(
-    config: TrainConfig,
-    out: Path,
-    device: torch.device,
-    *,
-    resuming: bool,
-    baseline: bool,
-    restart_epoch: bool = False,
-    ranks: Ranks = ALONE,
-    choice: BatchChoice | None = None,
-) -> int:
-    """Train `config` in `out`, with progress bar and report; returns the stopping signal or 0.
-
-    choice: how the batch of a new run was chosen, for its folder.
-    """
-    with exclusive(out) if ranks.is_main else nullcontext():
-        if resuming and (done := ranks.from_main(finished(out, config.budget))):
-            if ranks.is_main:
-                Terminal().print(done)
-                _write_what_a_run_leaves(config, out)
-            return 0
-        if ranks.is_main and not resuming:
-            _forget_earlier_job(ranks, out)
-        if resuming:
-            session = resume(config, out, device, ranks, restart_epoch=restart_epoch)
-        else:
-            session = start(config, out, device, ranks)
-        if session.restart and ranks.is_main:
-            _note_restart(session, session.restart, out)
-        if session.changed_versions and ranks.is_main:
-            changed = described(session.changed_versions)
-            Terminal().print(f"Since the checkpoint was written: {changed}. Losses may differ.")
-        if not (out / checkpoint.NAME).exists():
-            # A log without a checkpoint then always means that one was lost, and a disk that is
-            # too small shows before the first step.
-            session.save(out)
-        if choice and ranks.is_main:
-            _note_batch(choice, out)
-        return _train(session, out, baseline)
-
-
-def _note_batch(choice: BatchChoice, out: Path) -> None:
-    write_whole(out / BATCH, json.dumps(choice.to_json(), indent=1))
-    proposals = {
-        str(each.compression): each.proposal.batch * choice.ranks for each in choice.measured
-    }
-    with Log(out) as log:
-        log.event("batch", batch=choice.batch, proposals=proposals)
-
-
-def _note_restart(session: Session, restart: Restart, out: Path) -> None:
-    """Keep that the run goes on with a whole epoch, so that the next --resume is an ordinary one.
-
-    Killed half-way, it is to be called with --restart-epoch again, which leaves out nothing more.
-    """
-    session.save(out)
-    write_whole(out / CONFIG, json.dumps(session.config.to_json(), indent=1))
-    with Log(out) as log:
-        log.event("restart_epoch", step=session.step, **restart.to_json())
-    Terminal().print(str(restart))
-
-
-def _train(session: Session, out: Path, baseline: bool) -> int:
-    if not session.ranks.is_main:
-        return train(session, out)
-    if not (out / PICTURES).exists() and not session.config.auto:
-        save_pictures(session, out)
-    console = Terminal()
-    console.print(outline(session))
-    last = LastStep()
-    with progress_bar(session.config.budget, console) as bar:
-        watchers = [bar, last, CollapseNotice(session.config, console)]
-        watchers += [w for w in (tensorboard(out),) if w]
-        stopped_by = train(session, out, watchers)
-    if session.decisions:  # only now it is known what there is to see
-        save_pictures(session, out)
-    console.print(outcome(session, last))
-    if baseline and not stopped_by and session.ranks.world == 1:
-        measure_baseline(session, out)
-    for said in closing_lines(read_history(out)):
-        console.print(said, soft_wrap=True)
-    console.print(f"report: {_write_what_a_run_leaves(session.config, out)}")
-    return stopped_by
-
-
-def _write_what_a_run_leaves(config: TrainConfig, out: Path) -> Path:
-    """Its report, whose path is returned, and the schedule where it has chosen that itself."""
-    if config.auto:
-        write_schedule(config, out)
-    return write_report(out)
 
 
 def pick_device(name: str) -> torch.device:

@@ -10,7 +10,7 @@ from accelssl.pipeline.demo import write_demo_pictures
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.train import checkpoint
 from accelssl.train.budget import parse_units
-from accelssl.train.command import pick_device, run_training
+from accelssl.train.command import pick_device
 from accelssl.train.config import TrainConfig, override
 from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.results import NEAREST, own_result, read_results
@@ -19,6 +19,7 @@ from accelssl.train.evaluate.tables import score_table
 from accelssl.train.precision import pick_precision
 from accelssl.train.recipes import DEMO_SCHEDULE, demo
 from accelssl.train.report import write_report
+from accelssl.train.running import run_training
 from accelssl.train.session import CONFIG
 from accelssl.train.watchers import Terminal
 

@@ -16,7 +16,6 @@ from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.pipeline.order import Position
 from accelssl.train import checkpoint
 from accelssl.train.auto import BEFORE, Auto
-from accelssl.train.command import run_training
 from accelssl.train.compressing import refuse_another
 from accelssl.train.config import DEFAULT_COMPRESSION, TrainConfig
 from accelssl.train.config_file import read_config
@@ -32,6 +31,7 @@ from accelssl.train.history import read_history
 from accelssl.train.ledgers import closing_lines
 from accelssl.train.loop import train
 from accelssl.train.report import write_report
+from accelssl.train.running import run_training
 from accelssl.train.schedule import constant, read_schedule
 from accelssl.train.session import resume, start
 from tests.train.any_run import CPU, config_on

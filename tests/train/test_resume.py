@@ -19,12 +19,13 @@ from accelssl.pipeline import stream as pipeline_stream
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.order import Position
-from accelssl.train import checkpoint, command, resuming
-from accelssl.train.command import Machine, run_training, train_command
+from accelssl.train import checkpoint, resuming, running
+from accelssl.train.command import Machine, train_command
 from accelssl.train.config import TrainConfig
 from accelssl.train.distributed import Ranks
 from accelssl.train.history import NEEDED
 from accelssl.train.loop import train
+from accelssl.train.running import is_started_anew, run_training
 from accelssl.train.schedule import constant
 from accelssl.train.session import CONFIG, Session, resume, start
 from tests import small_vit
@@ -257,7 +258,7 @@ def test_a_restart_killed_before_its_first_step_is_an_ordinary_run(
     def killed(*args: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("accelssl.train.command._train", killed)
+    monkeypatch.setattr("accelssl.train.running._train", killed)
     smaller = replace(config, batch=4)
     with pytest.raises(KeyboardInterrupt):
         run_training(smaller, run, CPU, resuming=True, baseline=False, restart_epoch=True)
@@ -271,15 +272,15 @@ def test_a_run_of_an_earlier_job_of_the_same_name_is_not_gone_on_with(
     """The second job is refused, and so it is when torchrun starts it once more."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job7")
     start(config, run, CPU)
-    assert command._is_started_anew(Ranks(restarts=1), run)
-    monkeypatch.setattr(command, "train", lambda *_: pytest.fail("goes on"))
+    assert is_started_anew(Ranks(restarts=1), run)
+    monkeypatch.setattr(running, "train", lambda *_: pytest.fail("goes on"))
     for restarts in (0, 1):
         with pytest.raises(UserError, match="already holds a run"):
             run_training(
                 config,
                 run,
                 CPU,
-                resuming=command._is_started_anew(Ranks(restarts=restarts), run),
+                resuming=is_started_anew(Ranks(restarts=restarts), run),
                 baseline=False,
                 ranks=Ranks(restarts=restarts),
             )
@@ -386,7 +387,7 @@ def test_a_run_killed_before_its_first_regular_checkpoint_begins_anew(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("accelssl.train.command.train", killed_in_step_2)
+        patched.setattr("accelssl.train.running.train", killed_in_step_2)
         with pytest.raises(KeyboardInterrupt):
             run_training(config, run, CPU, resuming=False, baseline=False)
     session = resume(config, run, CPU)

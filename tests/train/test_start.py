@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from accelssl.errors import UserError
-from accelssl.train import command
 from accelssl.train.config_file import read_config
 from accelssl.train.distributed import Ranks
 from accelssl.train.lock import exclusive
+from accelssl.train.running import is_started_anew
 from accelssl.train.session import CONFIG, ENVIRONMENT, JOB, start
 from accelssl.train.whole_file import write_whole
 from tests.train.any_run import CPU, config_on
@@ -57,10 +57,10 @@ def test_a_start_that_was_killed_is_no_run_yet_and_in_nobodys_way(
         with pytest.raises(Killed):
             start(config, run, CPU)
     assert len(list(run.iterdir())) == killed_at and not (run / CONFIG).exists()
-    assert not command._is_started_anew(Ranks(restarts=1), run)
+    assert not is_started_anew(Ranks(restarts=1), run)
     start(config, run, CPU).loader.close()
     assert {path.name for path in run.iterdir()} == {CONFIG, JOB, ENVIRONMENT}
-    assert command._is_started_anew(Ranks(restarts=1), run)
+    assert is_started_anew(Ranks(restarts=1), run)
 
 
 def test_a_file_that_cannot_be_replaced_stays_as_it_was(
