@@ -87,7 +87,7 @@ def gelu_backward(
     of_h_ptr += begin * width
     sums = tl.zeros((ROWS, COLUMNS), tl.float32)
     # Three stages: what two iterations read is on its way. The compiler would load late.
-    for first in tl.range(0, count, ROWS, num_stages=3):
+    for first in tl.range(0, ROWS_A_PROGRAM, ROWS, num_stages=3):
         row = first + tl.arange(0, ROWS)[:, None]
         places = row * width + columns[None, :]
         is_value = (row < count) & is_column[None, :]
