@@ -7,6 +7,9 @@ instead of reading them.
 Shapes: N views, L tokens, D width, C = 3 D.
 """
 
+import os
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +26,10 @@ FROM_SHARED_MEMORY = (9, 10)
 """Compute capabilities (majors) whose tensor cores take both tiles of a product from shared memory:
 elsewhere two_tiles has not registers enough."""
 
+FAULTY_PTXAS = (12, 8)
+"""Triton 3.6's own: of two tiles it makes products that read shared memory through registers which
+nothing has filled. 12.9 and 13.0 do not (tests/model/test_short_attention_on_gpus.py)."""
+
 
 class Launch(NamedTuple):
     """A kernel with all it is told of itself and how it runs."""
@@ -31,10 +38,26 @@ class Launch(NamedTuple):
     options: dict[str, int]
 
 
-def launches(tokens: int, head_width: int, capability: int) -> tuple[Launch, Launch]:
-    """Forward and backward pass. capability: the GPU's, its major."""
+@cache
+def translates_two_tiles(capability: int) -> bool:
+    """Whether machine code for a GPU (capability: its major) comes from a ptxas without the fault.
+
+    torch's is used where it has one, as torch.compile does from its first kernel on.
+    """
+    torchs = Path(torch.__file__).parent / "bin" / "ptxas"
+    if os.access(torchs, os.X_OK):
+        os.environ.setdefault("TRITON_PTXAS_PATH", str(torchs))
+    tools = triton.knobs.nvidia
+    version: str = (tools.ptxas if capability < 10 else tools.ptxas_blackwell).version
+    return tuple(map(int, version.split("."))) > FAULTY_PTXAS
+
+
+def launches(
+    tokens: int, head_width: int, capability: int, *, in_two: bool = True
+) -> tuple[Launch, Launch]:
+    """Forward and backward pass. capability: the GPU's, its major. in_two: if that is faster."""
     fills_two = FIRST < tokens <= MOST_OF_TWO and head_width >= FIRST
-    if not fills_two or capability not in FROM_SHARED_MEMORY:
+    if not (in_two and fills_two and capability in FROM_SHARED_MEMORY):
         rows = max(16, triton.next_power_of_2(tokens))
         options = {"ROWS": rows, "num_warps": max(1, min(8, rows // 16)), "num_stages": 1}
         return (
@@ -71,7 +94,8 @@ def _launch(which: int, qkv_NLC: Tensor, heads: int, tensors: tuple[Tensor, ...]
     device, head_width = qkv_NLC.device, channels // (3 * heads)
     on_gpu = device.type == "cuda"  # else Triton interprets
     capability = torch.cuda.get_device_capability(device)[0] if on_gpu else FROM_SHARED_MEMORY[0]
-    kernel, options = launches(tokens, head_width, capability)[which]
+    in_two = not on_gpu or translates_two_tiles(capability)
+    kernel, options = launches(tokens, head_width, capability, in_two=in_two)[which]
     # Triton launches on the current device, whichever the tensors are on.
     with torch.cuda.device(device if on_gpu else -1):
         kernel[(n * heads,)](

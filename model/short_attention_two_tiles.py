@@ -98,9 +98,6 @@ def short_attention_tiles_forward(
     v_b = tl.load(qkv_ptr + b + 2 * D, mask=is_row, other=0.0)
     dtype: tl.constexpr = q_a.dtype
 
-    # Before the queries of a, in this pass too: with these last, ptxas 12.8 (Triton 3.6) makes the
-    # descriptor of turned_a from a register that nothing has filled, and the product reads shared
-    # memory that is not there.
     turned_a, turned_b = _turned_weights(turned_q, k_a, k_b, tokens, scale, REST, PRECISION)
     out = _sum(tl.trans(v_a), turned_a.to(dtype), tl.trans(v_b), turned_b.to(dtype), PRECISION)
     turned, is_turned_row = _turned(tokens, D, HEADS, HEAD, REST)

@@ -3,6 +3,7 @@
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from accelssl.model.short_attention_kernel import (
     MOST_OF_TWO,
     Launch,
     launches,
+    translates_two_tiles,
 )
 
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
@@ -76,15 +78,30 @@ def test_a_program_fits_its_multiprocessor_and_spills_nothing(
 
 @pytest.mark.parametrize("tokens", [57, 65, 81, 97])
 def test_machine_code_reads_no_uniform_register_before_it_has_written_it(
-    tokens: int, tmp_path: Path
+    tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They hold the addresses of the products. ptxas 12.8 has left one out, at 65 to 96 tokens."""
-    for launch in launches(tokens, 64, 9):
+    """They hold the addresses of the products. ptxas 12.8 leaves one out, at 65 to 96 tokens."""
+    monkeypatch.setenv("TRITON_PTXAS_PATH", triton.knobs.nvidia.ptxas.path)  # none set from here on
+    for launch in launches(tokens, 64, 9, in_two=translates_two_tiles.__wrapped__(9)):
         (tmp_path / "code").write_bytes(compiled(launch, 90)[0])
         command = [triton.knobs.nvidia.cuobjdump.path, "-sass", tmp_path / "code"]
         code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert "HGMMA" in code
         assert not read_before_written(code)
+
+
+def test_a_ptxas_that_translates_two_tiles_wrongly_gets_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRITON_PTXAS_PATH", "as it is")
+    is_right = translates_two_tiles.__wrapped__
+    for version, right in (("12.8", False), ("12.9", True), ("13.0", True), ("12.10", True)):
+        tool = SimpleNamespace(version=version)
+        tools = SimpleNamespace(nvidia=SimpleNamespace(ptxas=tool, ptxas_blackwell=tool))
+        monkeypatch.setattr(triton, "knobs", tools)
+        assert [is_right(capability) for capability in (9, 10)] == [right, right]
+    assert all("ROWS" in launch.options for launch in launches(65, 64, 9, in_two=False))
+    assert all("REST" in launch.options for launch in launches(65, 64, 9))
 
 
 @pytest.mark.parametrize("capability", [8, 9, 10, 12])
