@@ -155,7 +155,7 @@ class TrainConfig:
         sizes = " or ".join(str(size) for size in (below, below + each) if size)
         fitting = [str(p) for p in PATCH_SIDES if self.size % p == 0]
         remedy = f"Use --size {sizes}."
-        if fitting and len(sides) == 1 and not self.auto:
+        if fitting and len(self.schedule.stages) == 1 and not self.auto:
             remedy = f"Use --patch {' or '.join(fitting)}, or --size {sizes}."
         default = ", the default of --patch" if sides == {DEFAULT_COMPRESSION.p} else ""
         raise UserError(

@@ -1,6 +1,7 @@
 """Which compression when: stages over progress, piecewise constant."""
 
 import json
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +40,9 @@ class Schedule:
         """The stage at `progress`; from 1 on, the last."""
         return next((s for s in self.stages if progress < s.until), self.stages[-1])
 
+    def __str__(self) -> str:
+        return ", ".join(f"{s.compression} until {s.until:g}" for s in self.stages)
+
     def to_json(self) -> list[dict[str, float]]:
         """The stages as the schedule file writes them."""
         return [
@@ -71,7 +75,15 @@ def _stage(stage: Any) -> Stage:
             f'Give it "until", "p" (a whole number) and "drop", as in {EXAMPLE}.',
         )
     until, p, drop = values
-    return Stage(float(until), Compression(int(p), float(drop)))
+    return Stage(_float(until), Compression(int(p), _float(drop)))
+
+
+def _float(value: float) -> float:
+    """JSON has whole numbers that no float holds: they are as good as infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def read_schedule(path: Path) -> Schedule:

@@ -75,6 +75,7 @@ def test_what_is_not_said_of_auto_is_as_usual() -> None:
         ("--schedule auto --patch 30", "--schedule and --patch or --drop were given together"),
         ("--schedule auto --drop 0.5", "--schedule and --patch or --drop were given together"),
         ("--schedule auto --size 50 --algo simclr", "(--size) cannot be cut into 16 px patches"),
+        ("--schedule default --size 96", "(--size) cannot be cut into 20 px patches"),
         ("--schedule ./auto", "The schedule auto cannot be read"),
     ],
 )

@@ -1,8 +1,9 @@
 """From an analysis to a schedule and its plots: ties, costs that rise, what train takes."""
 
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import log
 from pathlib import Path
@@ -17,6 +18,7 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.train.gradients.choose import chosen_cells, schedule_of
 from accelssl.train.gradients.plot import error_figure, is_normalised, plot
 from accelssl.train.gradients.record import Record, read_record, readable
+from accelssl.train.gradients.scheduling import plan_schedule
 from accelssl.train.method import sample_cost
 from accelssl.train.schedule import read_schedule
 
@@ -199,6 +201,50 @@ def test_a_file_that_is_no_analysis_is_refused(tmp_path: Path, text: str | None)
         path.write_text(text)
     with pytest.raises(UserError, match="no gradient analysis"):
         read_record(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda content: content["facts"].update(batch=0), "batch 0"),
+        (lambda content: content["facts"].update(batch="512"), "batch no whole number"),
+        (lambda content: content["facts"].pop("algo"), "algo"),
+        (lambda content: content["stages"].reverse(), "the shares"),
+        (lambda content: content["stages"][1].update(share=0.0), "the shares"),
+        (lambda content: content["stages"][1]["cells"].pop(), "not the same"),
+        (lambda content: content["stages"][1]["cells"][2].update(cost=0), "makes no sense"),
+        (lambda content: content["stages"][1]["cells"][2].update(cost=10**400), "OverflowError"),
+        (
+            lambda content: content["stages"][1]["cells"][2].update(ca_mse=[math.nan] * 3),
+            "makes no sense",
+        ),
+    ],
+)
+def test_an_analysis_that_was_edited_into_nonsense_is_refused(
+    tmp_path: Path, damage: Callable[[dict[str, Any]], object], reason: str
+) -> None:
+    path = analysis(tmp_path, best(Compression(30, 0.5), Compression(16, 0.0)), shares=(0.0, 1.0))
+    read_record(path)
+    content = json.loads(path.read_text())
+    damage(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"no gradient analysis.*{reason}"):
+        read_record(path)
+
+
+def test_a_place_that_cannot_be_written_is_named_with_the_remedy(tmp_path: Path) -> None:
+    file = analysis(tmp_path, best(Compression(30, 0.5)), shares=(0.0,))
+    nowhere = tmp_path / "nowhere" / "file"
+    with pytest.raises(UserError, match=r"nowhere/file cannot be written .*--out"):
+        plan_schedule(file, "1k", nowhere)
+    with pytest.raises(UserError, match=r"nowhere/file\.png.* cannot be written .*--out"):
+        plot(file, nowhere)
+
+
+def test_an_end_that_no_float_holds_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(f'[{{"until": {10**400}, "p": 16, "drop": 0}}]')
+    with pytest.raises(UserError, match="end at"):
+        read_schedule(tmp_path / "s.json")
 
 
 @pytest.mark.parametrize("text", ['{"stages": 3}', "{}", '{"stages": [{"p": 16}]}'])

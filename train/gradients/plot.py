@@ -13,6 +13,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from accelssl.errors import UserError
 from accelssl.train import page
 from accelssl.train.figures import INK, MUTED
 from accelssl.train.gradients.choose import chosen_cells
@@ -31,8 +32,14 @@ def plot(file: Path, out: Path | None = None) -> list[Path]:
     stem = (out or file).with_suffix("")
     figure = error_figure(record)
     png, html = stem.with_suffix(".png"), stem.with_suffix(".html")
-    figure.savefig(png, dpi=_DPI)
-    html.write_text(_page(record, figure, file.name), encoding="utf-8")
+    try:
+        figure.savefig(png, dpi=_DPI)
+        html.write_text(_page(record, figure, file.name), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{stem}.png and .html cannot be written ({error.strerror}).",
+            "Name files in a folder that is there and can be written with --out.",
+        ) from error
     return [png, html]
 
 

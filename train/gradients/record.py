@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -163,15 +164,34 @@ def read_record(path: Path) -> Record:
     try:
         content = json.loads(path.read_text())
         stages = tuple(map(stage_of, content["stages"]))
-        if not stages or not all(stage.cells for stage in stages):
-            raise ValueError("no stages")
-        return Record(content["facts"], stages, content.get("made", {}))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _refuse_other_than_analysed(stages)
+        return Record(_facts_of(content), stages, content.get("made", {}))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__} {error}"
         raise UserError(
             f"{path} is no gradient analysis ({reason}).",
             "Name the file that accelssl analyze-gradients wrote with --out.",
         ) from None
+
+
+def _refuse_other_than_analysed(stages: Sequence[StageRecord]) -> None:
+    """ValueError where shares do not ascend within 0..1, or stages have other cells."""
+    shares = [stage.share for stage in stages]
+    if not shares or not all(a < b for a, b in pairwise([-1e-9, *shares, 1 + 1e-9])):
+        raise ValueError(f"the shares of its stages are {shares}")
+    cells = [[found.cell for found in stage.cells] for stage in stages]
+    if not cells[0] or any(of_stage != cells[0] for of_stage in cells):
+        raise ValueError("its stages have no cells, or not the same ones")
+
+
+def _facts_of(content: dict[str, Any]) -> Facts:
+    """ValueError, KeyError or TypeError where what a schedule needs is not there."""
+    facts: Facts = content["facts"]
+    if not isinstance(facts["algo"], str) or not isinstance(facts["batch"], int):
+        raise TypeError("algo is no text, or batch no whole number")
+    if facts["batch"] < 1:
+        raise ValueError(f"batch {facts['batch']}")
+    return facts
 
 
 def stage_of(stage: dict[str, Any]) -> StageRecord:
@@ -181,11 +201,15 @@ def stage_of(stage: dict[str, Any]) -> StageRecord:
 
 
 def _cell(cell: dict[str, Any]) -> CellRecord:
+    costs = float(cell["cost"]), float(cell["cost_share"])
+    raw = {name: Interval(*map(float, cell[name])) for name in FIGURES}
+    figures = [x for found in raw.values() for x in (found.value, found.low, found.high)]
+    if min(costs) <= 0 or not all(map(math.isfinite, [*costs, *figures])):
+        raise ValueError(f"p{cell['p']} d{cell['drop']} has a cost or a figure that makes no sense")
     return CellRecord(
         Compression(int(cell["p"]), float(cell["drop"])),
-        float(cell["cost"]),
-        float(cell["cost_share"]),
-        {name: Interval(*map(float, cell[name])) for name in FIGURES},
+        *costs,
+        raw,
         {name: _interval(cell["normalised"][name]) for name in FIGURES},
     )
 

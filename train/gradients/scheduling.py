@@ -29,7 +29,13 @@ def plan_schedule(
     priced = [(s.until, batch * costs[s.compression]) for s in schedule.stages]
     steps = steps_bought(units, priced)
     more = {"method": record.facts["algo"], "budget": units, "batch": batch, "steps": steps}
-    write_readable(out, schedule_json(record, schedule, chosen, more))
+    try:
+        write_readable(out, schedule_json(record, schedule, chosen, more))
+    except OSError as error:
+        raise UserError(
+            f"{out} cannot be written ({error.strerror}).",
+            "Name a file in a folder that is there and can be written with --out.",
+        ) from error
     lines = [
         f"at {stage.share:4.0%}  {cell.cell!s:10}  {len(ties_of(stage))} of {len(stage.cells)} "
         "cannot be told from the best"
