@@ -201,6 +201,8 @@ def _named_recipe(
     name: str | None, algo: str | None, small: bool, resuming: bool
 ) -> named_recipes.Recipe | None:
     """UserError for an unknown name, or beside options that choose another or none at all."""
+    if small and resuming:
+        raise UserError("--small was given with --resume.", "Leave it out: the run has its own.")
     if name is None:
         return None
     found = named_recipes.find(name)

@@ -67,7 +67,7 @@ def _schedule(compression: Compressing, usual: Compression, algo: str) -> Schedu
     if schedule == DEFAULT:
         return default_schedule(algo)
     if schedule is not None:
-        return read_schedule(Path(schedule))
+        return read_schedule(Path(schedule), or_else=f", or give {AUTO} or {DEFAULT}")
     if patch is None and drop is None:
         return None
     return constant(

@@ -18,8 +18,8 @@ def default_schedule(algo: str, folder: Traversable = SHIPPED) -> Schedule:
     if not found.is_file():
         raise UserError(
             f"There is no default schedule for {algo} yet.",
-            "Use --schedule auto, --patch and --drop, or --schedule FILE with one that "
-            "accelssl schedule has made of an analysis.",
+            "Use --patch and --drop, --schedule FILE with one that accelssl schedule has made of "
+            "an analysis, or, to train, --schedule auto.",
         )
     with as_file(found) as path:
         return read_schedule(path)

@@ -51,7 +51,8 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
                 if not _choose(session, share, log, interrupted):
                     stopped_by = interrupted.signal
                     break
-                tick = time.perf_counter()
+                _save(session, run, log)  # what has cost so much is not to be done twice
+                tick = saved_at = time.perf_counter()
             progress = budget.progress
             stage = session.schedule.at(progress)
             rate = learning_rate(progress, config.peak_lr, config.warmup)

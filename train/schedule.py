@@ -86,15 +86,15 @@ def _float(value: float) -> float:
         return math.inf
 
 
-def read_schedule(path: Path) -> Schedule:
+def read_schedule(path: Path, or_else: str = "") -> Schedule:
     """A JSON file holding a list of stages, alone or as "stages" of an object. UserError when
-    unreadable or malformed."""
+    unreadable or malformed; or_else: the end of its remedy."""
     try:
         stages = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError(
             f"The schedule {path} cannot be read: {_reason(error)}.",
-            f"Write a JSON file like {EXAMPLE}.",
+            f"Write a JSON file like {EXAMPLE}{or_else}.",
         ) from None
     return from_json(stages)
 

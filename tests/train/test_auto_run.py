@@ -156,6 +156,21 @@ def test_what_a_killed_run_decided_after_its_checkpoint_is_decided_anew(
     assert [decision.share for decision in decisions] == list(AT)
 
 
+def test_a_run_that_is_killed_after_an_estimate_has_its_decision(
+    shard_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    session = start(auto_config(shard_dir, "simclr"), run, CPU)
+
+    def die(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(session.loader, "next", die)
+    with pytest.raises(MemoryError):
+        train(session, run)
+    assert [decision["share"] for decision in checkpoint.load(run).decisions] == [0.0]
+
+
 @pytest.mark.usefixtures("changes")
 def test_a_signal_ends_an_estimate_which_is_made_anew_when_the_run_goes_on(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
