@@ -28,7 +28,7 @@ def read_config(path: Path, or_else: str = "") -> TrainConfig:
         )
     try:
         fields = json.loads(path.read_text())
-        is_auto = fields.get("auto") is not None
+        is_auto = "auto" in fields and fields["auto"] is not None
         fields["auto"] = auto.from_json(fields["auto"]) if is_auto else None
         fields["schedule"] = auto.BEFORE if is_auto else from_json(fields["schedule"])
         fields["convention"] = Convention(fields["convention"])

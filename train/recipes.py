@@ -120,11 +120,11 @@ def small_dino(
     """DINO for some thousand images: twice its authors' rate, batch 128, two small crops, a smaller
     head, 4,096 prototypes, keys at T_k .04 throughout and momentum .99.
 
-    It takes its time: for some 5,000 steps the keys choose nearly at random, and neighbours show
-    little, before they become sure. On twenty classes 18,000 steps of ViT-S took nn1 from 12.7
-    to 38.1. Neither more crops nor larger batches helped the beginning, and at four times the rate
-    all prototypes ended alike, as they did with T_k .07 and momentum .996, which are made for
-    100,000s of steps (benchmarks/results/methods_h200_202611.md).
+    It takes its time: for some 5,000 steps neighbours show little, while the keys become sure step
+    by step. On twenty classes 18,000 steps of ViT-S took nn1 from 12.7 to 38.1. Neither more crops
+    nor larger batches helped the beginning, and at four times the rate all prototypes ended alike,
+    as they did with T_k .07 and momentum .996, which are made for 100,000s of steps
+    (benchmarks/results/methods_h200_202611.md).
 
         accelssl train --algo dino --small --data SHARDS --out RUN --budget 5M \\
             --model vit_small_patch16_224

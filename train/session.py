@@ -81,7 +81,7 @@ class Session:
     schedule: Schedule = field(init=False)
 
     def __post_init__(self) -> None:
-        self.decide(*self.decisions)
+        self.decide()
 
     def decide(self, *made: Decision) -> None:
         """Go on by these decisions too."""

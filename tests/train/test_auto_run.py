@@ -237,7 +237,7 @@ def test_log_report_and_last_words_tell_what_was_decided_and_what_that_cost(whol
     assert '"/' not in (whole / "schedule.json").read_text()
 
 
-def test_a_report_that_was_given_its_schedule_says_nothing_of_choosing(
+def test_the_report_of_a_run_that_was_given_its_schedule_says_nothing_of_choosing(
     shard_dir: Path, tmp_path: Path
 ) -> None:
     train(start(config_on(shard_dir, budget=5.0), tmp_path / "run", CPU), tmp_path / "run")

@@ -87,6 +87,14 @@ def test_every_setting_of_a_run_reads_back_as_its_type(config: TrainConfig, tmp_
     assert read_config(written(config, tmp_path, budget=1000000)).budget == 1e6  # a whole number
 
 
+@pytest.mark.parametrize("text", ["[1]", "null", '"auto"', "3", "{}", ""])
+def test_a_file_that_holds_no_settings_is_no_configuration(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="is not the configuration of a run"):
+        read_config(path)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "kind"),
     [
