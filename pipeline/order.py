@@ -39,7 +39,7 @@ def batches_per_epoch(samples: int, batch: int, world: int) -> int:
     if full < 1:
         raise UserError(
             f"{samples} training images do not fill one batch of {batch} on {world} rank(s).",
-            f"Use a batch of {samples // world} or less on each, or more images."
+            f"Use --batch {samples // world * world} or less, or more images."
             if samples >= 2 * world
             else "Use more images.",
         )

@@ -116,6 +116,7 @@ def _choose(session: Session, share: float, log: Log, interrupted: Interruption)
     """
     log.flush()
     _stop_at_failure(session, log)
+    log.event("estimating", share=share)
     try:
         decision = decide(session, share, lambda: bool(interrupted.signal))
     except Abandoned:

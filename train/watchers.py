@@ -74,6 +74,8 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
                     f"nn1 {line['nn1']:.1f}%  knn20 {line['knn20']:.1f}%  "
                     f"at {line['progress']:.0%} of the budget"
                 )
+            elif line["kind"] == "estimating":
+                console.print(f"at {line['share']:.0%} of the budget: measuring gradients")
             elif line["kind"] == "estimate":
                 console.print(str(decision_of(line)), soft_wrap=True)
             elif line["kind"] == "loader_limits":
