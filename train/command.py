@@ -160,13 +160,22 @@ def _refuse_to_measure(resume: bool, restart_epoch: bool, compression: Compressi
         )
 
 
+def _refusal(out: Path) -> UserError | None:
+    try:
+        refuse_a_used_folder(out)
+    except UserError as error:
+        return error
+    return None
+
+
 def _measure_batch(
     config: TrainConfig, out: Path, device: torch.device, ranks: Ranks
 ) -> BatchChoice:
     """Choose a batch for a new run in `out`, and say why."""
+    if refusal := ranks.from_main(_refusal(out) if ranks.is_main else None):
+        raise refusal  # on all ranks, before anything is measured
     if not ranks.is_main:
         return choose_batch(config, device, ranks)
-    refuse_a_used_folder(out)  # before anything is measured
     console = Terminal()
     with console.status("--batch auto") as status:
         choice = choose_batch(config, device, ranks, status.update)

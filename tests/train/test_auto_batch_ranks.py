@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 import torch
 
-from accelssl.train import auto_batch
+from accelssl.errors import UserError
+from accelssl.train import auto_batch, command
 from accelssl.train.auto_batch import choose_batch
 from accelssl.train.batch_choice import Trial
 from accelssl.train.batch_trial import try_batch
@@ -37,11 +39,15 @@ def on_one_rank(shards: str, out: Path) -> None:
         if ranks.rank == 1:  # it would wait for the other for ever
             with patch("accelssl.train.probe_speed.ENOUGH_S", 0.0):
                 rate = try_batch(config, config.schedule.stages[0], 4, CPU).units_per_s
+        never = patch.object(command, "choose_batch", side_effect=AssertionError("it measures"))
+        with never, pytest.raises(UserError) as refused:
+            command._measure_batch(config, Path(shards), CPU, ranks)
         result = {"batch": choice.batch, "measured": choice.to_json()["measured"]}
+        result |= {"refused": refused.value.what}
         torch.save(result | {"told": told, "rate": rate}, out / f"{ranks.rank}.pt")
 
 
-def test_ranks_agree_on_what_the_slowest_proposes_and_measure_alone(
+def test_ranks_agree_on_what_the_slowest_proposes_measure_alone_and_are_refused_together(
     shard_dir: Path, tmp_path: Path
 ) -> None:
     ended = run_ranks(str(shard_dir), tmp_path, "tests.train.test_auto_batch_ranks")
@@ -52,6 +58,8 @@ def test_ranks_agree_on_what_the_slowest_proposes_and_measure_alone(
     assert first["measured"][0]["proposal"]["units_per_s"] == 10 + 5
     assert first["told"] == second["told"] == ["rank 0", "rank 1"]
     assert first["rate"] is None and second["rate"] > 0
+    for result in (first, second):
+        assert "already holds a run or other files" in result["refused"]
 
 
 if __name__ == "__main__":
