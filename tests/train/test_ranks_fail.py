@@ -16,7 +16,7 @@ from torch import Tensor
 
 from accelssl import cli
 from accelssl.errors import UserError
-from accelssl.train import checkpoint, command, loop
+from accelssl.train import checkpoint, loop, running
 from accelssl.train.session import Session
 from tests.train.run_log import lines
 
@@ -56,7 +56,7 @@ def main(what: str, *words: str) -> None:
         spoil(session, what)
         return loop.train(session, run, *watchers)
 
-    vars(command)["train"] = spoilt
+    vars(running)["train"] = spoilt
     sys.argv = ["accelssl", "train", *words]
     cli.main()
 
