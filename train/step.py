@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from accelssl.model.gather import gather_detached, rank, world_size
 from accelssl.model.objective import Objective
 from accelssl.pipeline.loader import Batch, Tokens
 from accelssl.train.distributed import EAGER_STEPS
+from accelssl.train.graph_inputs import fill, places_like, shapes
 from accelssl.train.optim import AdamW
 from accelssl.train.streams import training_stream
 
@@ -141,7 +142,7 @@ class Step:
         generator.manual_seed(int(words[0]))
 
     def _replay(self, views: Sequence[Tokens]) -> Tensor:
-        course = self._objective.phase, _shape(views)
+        course = self._objective.phase, shapes(views)
         if self._captured and self._captured.course != course:
             self._release(self._captured)
         if course not in self._warm or self._plain_steps > 0:
@@ -149,9 +150,7 @@ class Step:
             self._plain_steps -= 1
             return self._run(views)
         captured = self._captured = self._captured or self._capture(course, views)
-        for static, view in zip(captured.views, views, strict=True):
-            static.values_NLV.copy_(view.values_NLV)
-            static.keep_idx_NL.copy_(view.keep_idx_NL)
+        fill(captured.views, views)
         captured.graph.replay()
         return captured.losses_R.clone()
 
@@ -162,14 +161,7 @@ class Step:
         self._captured = None
 
     def _capture(self, course: Hashable, views: Sequence[Tokens]) -> _Captured:
-        static = tuple(
-            replace(
-                view,
-                values_NLV=torch.empty_like(view.values_NLV),
-                keep_idx_NL=torch.empty_like(view.keep_idx_NL),
-            )
-            for view in views
-        )
+        static = places_like(views)
         self._optimizer.zero_grad(set_to_none=True)  # so that gradients are the graph's own
         graph = torch.cuda.CUDAGraph()
         # Other threads decode and prepare batches on this device meanwhile.
@@ -186,10 +178,6 @@ class Step:
         self._optimizer.step()
         self._objective.after_step()
         return gather_detached(loss.detach().view(1))
-
-
-def _shape(views: Sequence[Tokens]) -> Hashable:
-    return tuple((*view.values_NLV.shape, view.p, view.grid) for view in views)
 
 
 def _cloned(noted: dict[str, Tensor]) -> dict[str, Tensor]:

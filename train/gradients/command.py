@@ -22,7 +22,7 @@ from accelssl.train.distributed import Ranks, device_of, read_ranks
 from accelssl.train.formats import duration
 from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
 from accelssl.train.gradients.checkpoints import Kept, digest_of, kept_at, objective_at
-from accelssl.train.gradients.estimator import ESTIMATORS, FEWEST, estimate
+from accelssl.train.gradients.estimator import ESTIMATORS, FEWEST
 from accelssl.train.gradients.gradient import SCOPES, Gradient
 from accelssl.train.gradients.grid import (
     SHARES,
@@ -38,7 +38,7 @@ from accelssl.train.gradients.record import (
     FORMAT,
     Facts,
     Parts,
-    cell_json,
+    measured_json,
     read_record,
     refuse_other_facts,
 )
@@ -243,10 +243,9 @@ def _stage(
             baseline = analysis.views_of(UNCOMPRESSED)
             found = sums_of(gradient, loader, baseline, views, analysis.plan, advance)
         for cell, sums in zip(block, found, strict=True):
-            cost = cost_of(config, cell)
-            cost_share = cost / analysis.step_units
-            estimated = estimate(sums, options.subbatch, cost_share, estimator)
-            found_json = cell_json(cell, cost, cost_share, estimated)
+            found_json = measured_json(
+                config, cell, sums, options.subbatch, analysis.step_units, estimator
+            )
             parts.write(Item(kept.share, cell), stage, found_json)
         if not (console := Terminal()).is_terminal:
             console.print(f"{kept.share:.0%} of the budget: {', '.join(map(str, block))}")

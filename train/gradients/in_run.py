@@ -24,11 +24,10 @@ from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
 from accelssl.train.gradients.checkpoints import digest_of
 from accelssl.train.gradients.choose import chosen_now
 from accelssl.train.gradients.decision import Decision
-from accelssl.train.gradients.estimator import estimate
 from accelssl.train.gradients.gradient import Gradient
-from accelssl.train.gradients.grid import analysis_units, cost_of, step_units
+from accelssl.train.gradients.grid import analysis_units, step_units
 from accelssl.train.gradients.parts import Part
-from accelssl.train.gradients.record import cell_json, stage_of
+from accelssl.train.gradients.record import measured_json, stage_of
 from accelssl.train.objective import build
 from accelssl.train.schedule import Stage
 from accelssl.train.session import Session, loader_options, run_views
@@ -91,10 +90,8 @@ def _measured(
             found = sums_of(gradient, loader, baseline, views, plan, advance, part)
         units += analysis_units(config, block, size.samples)
         for cell, sums in zip(block, found, strict=True):
-            cost = cost_of(config, cell)
-            cost_share = cost / step_units(config)
-            estimated = estimate(sums, size.subbatch, cost_share)
-            cells.append(cell_json(cell, cost, cost_share, estimated))
+            found_json = measured_json(config, cell, sums, size.subbatch, step_units(config))
+            cells.append(found_json)
     norm2 = [cell.pop("norm2") for cell in cells]
     return {"share": share, "weights": weights, "norm2": norm2[0], "cells": cells}, units
 

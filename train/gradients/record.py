@@ -23,8 +23,9 @@ from typing import Any
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.gradients.estimator import Estimate, Interval
-from accelssl.train.gradients.grid import Item
+from accelssl.train.config import TrainConfig
+from accelssl.train.gradients.estimator import Estimate, Interval, Method, Sums, estimate
+from accelssl.train.gradients.grid import Item, cost_of
 from accelssl.train.whole_file import whole_file
 
 FORMAT = 1
@@ -144,6 +145,23 @@ def refuse_other_facts(path: Path, stored: Facts, given: Facts) -> None:
             f"{path} is of an analysis with {name} {stored.get(name)}, not {given.get(name)}.",
             "Give the same options to go on with it, name another --out, or remove it.",
         )
+
+
+def measured_json(
+    config: TrainConfig,
+    cell: Compression,
+    sums: Sums,
+    subbatch: int,
+    step_units: float,
+    estimator: Method = "paired",
+) -> dict[str, Any]:
+    """A cell of a run with `config` as cell_json has it, from its sums over sub-batches.
+
+    step_units: what the step costs that the variance is adjusted to.
+    """
+    cost = cost_of(config, cell)
+    found = estimate(sums, subbatch, cost / step_units, estimator)
+    return cell_json(cell, cost, cost / step_units, found)
 
 
 def cell_json(cell: Compression, cost: float, cost_share: float, found: Estimate) -> dict[str, Any]:

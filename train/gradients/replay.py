@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accelssl.model.tokens import Tokens
-from accelssl.pipeline import loader
+from accelssl.train.graph_inputs import fill, places_like, shapes
 from accelssl.train.streams import training_stream
 
 Bank = tuple[Tensor, ...]
@@ -23,7 +23,7 @@ class _Captured:
     """A gradient as a graph: it reads `views` and `bank`, always in the same places."""
 
     graph: torch.cuda.CUDAGraph
-    views: tuple[loader.Tokens, ...]
+    views: tuple[Tokens, ...]
     bank: Bank
 
 
@@ -55,24 +55,14 @@ class Replays:
             self._captured[shape] = None
             return self._compute(views, bank)
         captured = self._captured[shape] = self._captured[shape] or self._capture(views, bank)
-        for static, view in zip(captured.views, views, strict=True):
-            static.values_NLV.copy_(view.values_NLV)
-            static.keep_idx_NL.copy_(view.keep_idx_NL)
+        fill(captured.views, views)
         for static_BE, bank_BE in zip(captured.bank, bank, strict=True):
             static_BE.copy_(bank_BE)
         captured.graph.replay()
         return self._found_D.clone()
 
     def _capture(self, views: Sequence[Tokens], bank: Bank) -> _Captured:
-        static = tuple(
-            loader.Tokens(
-                torch.empty_like(view.values_NLV),
-                torch.empty_like(view.keep_idx_NL),
-                view.p,
-                view.grid,
-            )
-            for view in views
-        )
+        static = places_like(views)
         static_bank = tuple(map(torch.empty_like, bank))
         graph = torch.cuda.CUDAGraph()
         # Other threads decode and prepare batches on this device meanwhile.
@@ -84,5 +74,4 @@ class Replays:
 
 
 def _shape(views: Sequence[Tokens], bank: Bank) -> Hashable:
-    of_views = tuple((*view.values_NLV.shape, view.p, view.grid) for view in views)
-    return of_views, tuple(bank_BE.shape for bank_BE in bank)
+    return shapes(views), tuple(bank_BE.shape for bank_BE in bank)
