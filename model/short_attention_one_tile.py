@@ -24,6 +24,17 @@ def places(first, tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: 
 
 
 @triton.jit
+def _loaded(qkv_ptr, tokens, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: tl.constexpr):
+    """Queries, keys and values of this program, where the queries lie, and which are rows."""
+    D: tl.constexpr = HEADS * HEAD
+    here, is_row = places(0, tokens, 3 * D, HEADS, HEAD, ROWS)
+    q = tl.load(qkv_ptr + here, mask=is_row, other=0.0)
+    k = tl.load(qkv_ptr + here + D, mask=is_row, other=0.0)
+    v = tl.load(qkv_ptr + here + 2 * D, mask=is_row, other=0.0)
+    return q, k, v, here, is_row
+
+
+@triton.jit
 def _weights(q, k, tokens, scale, ROWS: tl.constexpr, PRECISION: tl.constexpr):
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     logits = tl.where((tl.arange(0, ROWS) < tokens)[None, :], logits, float("-inf"))
@@ -43,10 +54,7 @@ def short_attention_forward(
     PRECISION: tl.constexpr,
 ):
     D: tl.constexpr = HEADS * HEAD
-    here, is_row = places(0, tokens, 3 * D, HEADS, HEAD, ROWS)
-    q = tl.load(qkv_ptr + here, mask=is_row, other=0.0)
-    k = tl.load(qkv_ptr + here + D, mask=is_row, other=0.0)
-    v = tl.load(qkv_ptr + here + 2 * D, mask=is_row, other=0.0)
+    q, k, v, _, _ = _loaded(qkv_ptr, tokens, HEADS, HEAD, ROWS)
     weights = _weights(q, k, tokens, scale, ROWS, PRECISION)
     out = tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
     here, is_row = places(0, tokens, D, HEADS, HEAD, ROWS)
@@ -68,10 +76,7 @@ def short_attention_backward(
     D: tl.constexpr = HEADS * HEAD
     here, is_row = places(0, tokens, D, HEADS, HEAD, ROWS)
     grad = tl.load(grad_ptr + here, mask=is_row, other=0.0)
-    here, is_row = places(0, tokens, 3 * D, HEADS, HEAD, ROWS)
-    q = tl.load(qkv_ptr + here, mask=is_row, other=0.0)
-    k = tl.load(qkv_ptr + here + D, mask=is_row, other=0.0)
-    v = tl.load(qkv_ptr + here + 2 * D, mask=is_row, other=0.0)
+    q, k, v, here, is_row = _loaded(qkv_ptr, tokens, HEADS, HEAD, ROWS)
     weights = _weights(q, k, tokens, scale, ROWS, PRECISION)
     of_v = tl.dot(tl.trans(weights.to(v.dtype)), grad, input_precision=PRECISION)
     tl.store(of_qkv_ptr + here + 2 * D, of_v.to(v.dtype), mask=is_row)

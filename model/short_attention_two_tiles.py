@@ -35,6 +35,22 @@ def _turned(tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, REST: tl.con
 
 
 @triton.jit
+def _loaded(qkv_ptr, tokens, HEADS: tl.constexpr, HEAD: tl.constexpr, REST: tl.constexpr):
+    """Queries of a, of b turned, then keys and values of both."""
+    D: tl.constexpr = HEADS * HEAD
+    a, _ = places(0, tokens, 3 * D, HEADS, HEAD, FIRST)
+    b, is_row = places(FIRST, tokens, 3 * D, HEADS, HEAD, REST)
+    turned, is_turned_row = _turned(tokens, 3 * D, HEADS, HEAD, REST)
+    k_a = tl.load(qkv_ptr + a + D)
+    k_b = tl.load(qkv_ptr + b + D, mask=is_row, other=0.0)
+    q_a = tl.load(qkv_ptr + a)
+    turned_q = tl.load(qkv_ptr + turned, mask=is_turned_row, other=0.0)
+    v_a = tl.load(qkv_ptr + a + 2 * D)
+    v_b = tl.load(qkv_ptr + b + 2 * D, mask=is_row, other=0.0)
+    return q_a, turned_q, k_a, k_b, v_a, v_b
+
+
+@triton.jit
 def _softmax(logits_a, logits_b, AXIS: tl.constexpr):
     largest = tl.maximum(tl.max(logits_a, AXIS), tl.max(logits_b, AXIS)).expand_dims(AXIS)
     powers_a, powers_b = tl.exp(logits_a - largest), tl.exp(logits_b - largest)
@@ -87,15 +103,7 @@ def short_attention_tiles_forward(
     PRECISION: tl.constexpr,
 ):
     D: tl.constexpr = HEADS * HEAD
-    a, _ = places(0, tokens, 3 * D, HEADS, HEAD, FIRST)
-    b, is_row = places(FIRST, tokens, 3 * D, HEADS, HEAD, REST)
-    turned, is_turned_row = _turned(tokens, 3 * D, HEADS, HEAD, REST)
-    k_a = tl.load(qkv_ptr + a + D)
-    k_b = tl.load(qkv_ptr + b + D, mask=is_row, other=0.0)
-    q_a = tl.load(qkv_ptr + a)
-    turned_q = tl.load(qkv_ptr + turned, mask=is_turned_row, other=0.0)
-    v_a = tl.load(qkv_ptr + a + 2 * D)
-    v_b = tl.load(qkv_ptr + b + 2 * D, mask=is_row, other=0.0)
+    q_a, turned_q, k_a, k_b, v_a, v_b = _loaded(qkv_ptr, tokens, HEADS, HEAD, REST)
     dtype: tl.constexpr = q_a.dtype
 
     turned_a, turned_b = _turned_weights(turned_q, k_a, k_b, tokens, scale, REST, PRECISION)
@@ -123,14 +131,8 @@ def short_attention_tiles_backward(
 ):
     D: tl.constexpr = HEADS * HEAD
     a, _ = places(0, tokens, 3 * D, HEADS, HEAD, FIRST)
-    b, is_row = places(FIRST, tokens, 3 * D, HEADS, HEAD, REST)
     turned, is_turned_row = _turned(tokens, 3 * D, HEADS, HEAD, REST)
-    k_a = tl.load(qkv_ptr + a + D)
-    k_b = tl.load(qkv_ptr + b + D, mask=is_row, other=0.0)
-    q_a = tl.load(qkv_ptr + a)
-    turned_q = tl.load(qkv_ptr + turned, mask=is_turned_row, other=0.0)
-    v_a = tl.load(qkv_ptr + a + 2 * D)
-    v_b = tl.load(qkv_ptr + b + 2 * D, mask=is_row, other=0.0)
+    q_a, turned_q, k_a, k_b, v_a, v_b = _loaded(qkv_ptr, tokens, HEADS, HEAD, REST)
     of_a, _ = places(0, tokens, D, HEADS, HEAD, FIRST)
     of_b, _ = _turned(tokens, D, HEADS, HEAD, REST)
     grad_a = tl.load(grad_ptr + of_a)
