@@ -1,12 +1,9 @@
 """Two ranks of a run with --schedule auto share an estimate, and decide as one process does.
 
-Run as a script, this file is one of the two: RANK and the like are in the environment.
+Run as a module, this file is one of the two.
 """
 
 import json
-import os
-import socket
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +22,8 @@ from accelssl.train.session import start
 from tests.train.any_run import CPU, config_on
 from tests.train.run_log import lines
 from tests.train.stopping import stop_before_step
+from tests.train.test_distributed import RANKS, run_ranks
 
-RANKS = 2
-ROOT = Path(__file__).parents[2]
 ALGORITHMS = ("simclr", "moco")
 AT = (0.0, 1e-4)
 Decisions = list[dict[str, Any]]
@@ -46,31 +42,14 @@ def on_one_rank(shards: Path, out: Path) -> None:
             train(session, out / algo)
             made = [decision.to_json() for decision in session.decisions]
             (out / f"{algo}-{ranks.rank}.json").write_text(json.dumps(made))
+        torch.save(ALGORITHMS, out / f"{ranks.rank}.pt")
 
 
 @pytest.fixture(scope="module")
 def ranks(shard_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = os.environ | {
-        **{"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)},
-        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-        **{"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)},
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(shard_dir), str(out)],
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        assert [process.wait(timeout=300) for process in processes] == [0] * RANKS
-    finally:
-        for process in processes:
-            process.kill()
+    ended = run_ranks(str(shard_dir), out, "tests.train.test_auto_ranks")
+    assert ended.codes == [0] * RANKS, ended.errors
     return out
 
 
