@@ -20,10 +20,10 @@ def decisions_section(history: History) -> str:
         return ""
     note = (
         "CA-MSE is the squared bias of a compression's gradient plus its variance, adjusted to "
-        "what an uncompressed step of the run costs; small is good. Compressions whose 95% "
-        "intervals overlap cannot be told apart: a run keeps the one it has while it is as good "
-        "as the best, else it takes the cheapest that is. Beside budget and training time the "
-        f"estimates took {beside(history)}."
+        "what an uncompressed step of the run costs; small is good. One cannot be told from the "
+        "best if the 95% interval of what they differ by, on the same images, has 0 in it: a run "
+        "keeps the one it has while that is so, else it takes the cheapest such. Beside budget and "
+        f"training time the estimates took {beside(history)}."
     )
     rows = [_row(decision) for decision in history.decisions]
     table = page.table(HEADS, rows, ["transparent"] * len(rows))

@@ -124,7 +124,7 @@ def schedule(
 ) -> None:
     """Choose the compression of each stage by its CA-MSE, for train --schedule.
 
-    Of those whose intervals overlap that of the best, the cheapest.
+    Of those that cannot be told from the best, on the same images, the cheapest.
     """
     from accelssl.train.gradients.scheduling import plan_schedule
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.gradients.choose import chosen_cells, chosen_now
+from accelssl.train.gradients.choose import chosen_cells, chosen_now, ties_of
 from accelssl.train.gradients.decision import Decision, decision_of, schedule_of
 from accelssl.train.gradients.record import Record, stage_of
 
@@ -69,6 +69,27 @@ def test_a_run_keeps_what_is_as_good_as_the_best_and_else_takes_the_cheapest_tha
     intervals: Intervals, current: Compression | None, expected: Compression
 ) -> None:
     assert chosen_now(stage_of(stage_json(intervals)), current).cell == expected
+
+
+def test_where_intervals_overlap_that_of_the_difference_decides() -> None:
+    """Without any one group of images the cheap cell stays as much above the dear one; the middle
+    one's lead comes and goes."""
+    content = stage_json(ALL_TIE)
+    noise = [0.5, -0.3, 0.4, -0.6]
+    of_cells = {
+        CHEAP: [3.01 + x for x in noise],
+        MIDDLE: [2 - x for x in noise],
+        DEAR: [1 + x for x in noise],
+    }
+    for cell in content["cells"]:
+        cell["without"] = of_cells[Compression(cell["p"], cell["drop"])]
+    stage = stage_of(json.loads(json.dumps(content)))
+    assert [tied.cell for tied in ties_of(stage)] == [MIDDLE, DEAR]
+    assert chosen_now(stage).cell == MIDDLE
+    assert chosen_now(stage, CHEAP).cell == MIDDLE
+    assert chosen_now(stage, DEAR).cell == DEAR
+    del content["cells"][0]["without"]  # what is not known of one cannot be compared
+    assert chosen_now(stage_of(content)).cell == CHEAP
 
 
 @pytest.mark.parametrize("intervals", [CLEAR, TWO_TIE, CHAIN, ALL_TIE, TOUCH, BELOW_0])

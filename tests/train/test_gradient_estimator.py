@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from accelssl.train.gradients.estimator import Interval, Norms, Sums, estimate
+from accelssl.train.gradients.estimator import Estimate, Interval, Norms, Sums, estimate, excess
 from accelssl.train.gradients.sketch import Sketch
 
 D, K, N, J = 40, 8, 32, 16
@@ -15,22 +15,36 @@ SEEDS = 300
 
 
 class Toy:
-    """n sub-batches whose means G and g of K images share those images' noise."""
+    """n sub-batches whose means G and g of K images share those images' noise.
+
+    Toys of one seed are cells of one stage: they have the same G. own: a cell's own noise, from
+    own_seed if several cells are to differ in it.
+    """
 
     def __init__(
-        self, seed: int, n: int = N, groups: int = J, d: int = D, decay: float = 0.0
+        self,
+        seed: int,
+        n: int = N,
+        groups: int = J,
+        d: int = D,
+        decay: float = 0.0,
+        *,
+        bias: float = 0.15,
+        own: float = 0.8,
+        own_seed: int | None = None,
     ) -> None:
         rng = np.random.default_rng(seed)
         scales = np.linspace(0.2, 3.0, d) if not decay else 3.0 * np.arange(1, d + 1) ** -decay
         shift = np.zeros(d)
-        shift[:4] = 0.15
+        shift[:4] = bias
         shared = rng.normal(size=(n, K, d)) * scales
-        own = rng.normal(size=(n, K, d)) * 0.8 * scales
+        own_rng = rng if own_seed is None else np.random.default_rng([own_seed, seed])
+        of_cell = own_rng.normal(size=(n, K, d)) * own * scales
         self.G = (0.3 + shared).mean(1)
-        self.g = (0.3 + shift + 0.9 * shared + own).mean(1)
+        self.g = (0.3 + shift + 0.9 * shared + of_cell).mean(1)
         self.d = self.G - self.g
         self.bias2, self.norm2 = float((shift**2).sum()), 0.09 * d
-        self.variance = float(((0.81 + 0.64) * scales**2).sum())
+        self.variance = float(((0.81 + own**2) * scales**2).sum())
         self.groups = np.array_split(np.arange(n), groups)
 
     def sums(self, sketch_values: int = D) -> Sums:
@@ -124,6 +138,41 @@ def test_intervals_hold_the_truth_at_least_as_often_as_they_say() -> None:
         spread = np.std([each.value for each in intervals])
         width = np.median([half_width(each, J) for each in intervals])
         assert 0.85 < width / spread < 1.1 * np.sqrt(2), name
+
+
+def excess_of(one: Estimate, other: Estimate) -> Interval:
+    return excess(one.ca_mse.value, one.without_J, other.ca_mse.value, other.without_J)
+
+
+@pytest.mark.parametrize("n", [32, 21])
+def test_what_two_cells_differ_by_has_the_interval_of_loops_over_all_gradients(n: int) -> None:
+    pair = Toy(3, n, 8, own_seed=1), Toy(3, n, 8, bias=0.5, own_seed=2)
+    found = excess_of(*(estimate(toy.sums(), K, 0.05) for toy in pair))
+    everything = np.arange(n)
+    rests = [everything, *(np.setdiff1d(everything, rows) for rows in pair[0].groups)]
+    values = [
+        plain(pair[0], rest, 0.05)["ca_mse"] - plain(pair[1], rest, 0.05)["ca_mse"]
+        for rest in rests
+    ]
+    error = np.sqrt(7 / 8 * ((values[1:] - np.mean(values[1:])) ** 2).sum())
+    assert found.value == pytest.approx(values[0], rel=1e-9)
+    assert half_width(found, 8) == pytest.approx(error, rel=1e-5)
+
+
+def test_cells_that_share_their_noise_are_told_apart_though_their_intervals_overlap() -> None:
+    """Equal ones are still told apart no more often than intervals may fail."""
+    told, overlapping, false, seeds = 0, 0, 0, 100
+    for seed in range(seeds):
+        good, bad, as_good = (
+            estimate(Toy(2000 + seed, bias=bias, own=0.2, own_seed=cell).sums(), K, 0.1)
+            for cell, bias in enumerate((0.15, 0.6, 0.15), 1)
+        )
+        told += excess_of(bad, good).low > 0
+        overlapping += bad.ca_mse.overlaps(good.ca_mse)
+        false += excess_of(as_good, good).low > 0
+    assert overlapping > 0.9 * seeds
+    assert told > 0.9 * seeds
+    assert false < 0.1 * seeds
 
 
 def test_without_any_bias_the_estimate_scatters_about_nothing() -> None:

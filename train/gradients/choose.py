@@ -1,8 +1,10 @@
 """The schedule of an analysis: at each stage the compression with the least CA-MSE. No torch.
 
-Cells whose interval overlaps that of the least are as good as it, and the cheapest of them is
-taken. A schedule of the paper goes from high to low compression; noise may say otherwise, so that
-by default costs may only rise: of all such sequences the one that gives away least.
+Cells that cannot be told from the least are as good as it, and the cheapest of them is taken. A
+cell can be told from it where the interval of their difference is above 0: on the same images that
+is much narrower than their own, which may overlap although one is plainly worse. A schedule of the
+paper goes from high to low compression; noise may say otherwise, so that by default costs may only
+rise: of all such sequences the one that gives away least.
 """
 
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.train.gradients.estimator import excess
 from accelssl.train.gradients.record import CellRecord, Facts, Record, StageRecord
 from accelssl.train.schedule import Schedule, Stage
 
@@ -109,13 +112,21 @@ def without_places(facts: Facts) -> Facts:
 
 def ties_of(stage: StageRecord) -> list[CellRecord]:
     """The least and all that cannot be told from it."""
-    least = best_of(stage).raw["ca_mse"]
-    return [cell for cell in stage.cells if cell.raw["ca_mse"].overlaps(least)]
+    least = best_of(stage)
+    return [cell for cell in stage.cells if not _is_worse(cell, least)]
 
 
 def best_of(stage: StageRecord) -> CellRecord:
     """The one with the least CA-MSE."""
     return min(stage.cells, key=lambda cell: cell.raw["ca_mse"].value)
+
+
+def _is_worse(cell: CellRecord, least: CellRecord) -> bool:
+    """By their difference. Where an analysis did not note that, by whether intervals overlap."""
+    one, other = cell.raw["ca_mse"], least.raw["ca_mse"]
+    if len(cell.without_J) != len(least.without_J) or len(cell.without_J) < 2:
+        return not one.overlaps(other)
+    return excess(one.value, cell.without_J, other.value, least.without_J).low > 0
 
 
 def _losses(stage: StageRecord) -> list[_Loss]:

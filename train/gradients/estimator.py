@@ -15,11 +15,15 @@ Intervals are those of a jackknife that leaves out one of J groups of sub-batche
 needs the products of the groups' sums, J vectors of the model's size for every cell; kept instead
 are sketches of M values (sketch.py). The estimates themselves are from the exact sums. Where they
 err, intervals are too wide: by a factor of up to sqrt(1 + r / M) for noise of r directions, and of
-up to sqrt(2) where the bias is small against the noise. No torch.
+up to sqrt(2) where the bias is small against the noise.
+
+Cells of one stage have the same images, whose noise they share: what two of them differ by is known
+better than either. So its interval is a jackknife of its own (`excess`). No torch.
 
 Shapes: J groups, M values of a sketch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -80,9 +84,10 @@ class Interval:
 @dataclass(frozen=True)
 class Estimate:
     """Of one cell. norm2 is ||G||^2; `normalised` has the first three divided by it, NaN where that
-    is not above 0."""
+    is not above 0. without_J: the CA-MSE without group 1, 2, ..."""
 
     ca_mse: Interval
+    without_J: tuple[float, ...]
     bias2: Interval
     variance: Interval
     norm2: Interval
@@ -104,9 +109,18 @@ def estimate(sums: Sums, subbatch: int, cost_share: float, method: Method = "pai
     scale = np.where(norm2 > 0, norm2, np.nan)
     return Estimate(
         **{name: _interval(values) for name, values in found.items()},
+        without_J=tuple(map(float, found["ca_mse"][1:])),
         norm2=_interval(norm2),
         normalised={name: _interval(values / scale) for name, values in found.items()},
     )
+
+
+def excess(
+    value: float, without_J: Sequence[float], least: float, least_without_J: Sequence[float]
+) -> Interval:
+    """Of one cell's CA-MSE over another's of the same images."""
+    values = np.array([value, *without_J]) - np.array([least, *least_without_J])
+    return _interval(values)
 
 
 def _spread(n: Floats, norms: Norms) -> Floats:

@@ -3,10 +3,13 @@
 {"made": {"date": ..., "versions": {...}},
 "facts": {...}, "stages": [{"share": .25, "progress": .2501, "step": 1200, "weights": "1f3b...",
 "norm2": [value, low, high], "cells": [{"p": 30, "drop": .5, "cost": 1.0, "ca_mse": [...],
-"bias2": [...], "variance": [...], "normalised": {"ca_mse": [...], ...}}, ...]}, ...]}
+"bias2": [...], "variance": [...], "normalised": {"ca_mse": [...], ...}, "without": [...]}, ...]},
+...]}
 
-Intervals are [value, low, high]; cost_share is what the variance is multiplied with in CA-MSE. A
-figure that makes no sense, such as one divided by a ||G||^2 that is not above 0, is null. No torch.
+Intervals are [value, low, high]; "without" is the CA-MSE without each of the groups of images, for
+the interval of a difference (older analyses lack it); cost_share is what the variance is multiplied
+with in CA-MSE. A figure that makes no sense, such as one divided by a ||G||^2 that is not above 0,
+is null. No torch.
 """
 
 import json
@@ -37,13 +40,15 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class CellRecord:
-    """Figures of one cell by name, raw and divided by ||G||^2 (None where that makes no sense)."""
+    """Figures of one cell by name, raw and divided by ||G||^2 (None where that makes no sense).
+    without_J: the raw CA-MSE without each group of images; empty where that was not noted."""
 
     cell: Compression
     cost: float
     cost_share: float
     raw: dict[str, Interval]
     normalised: dict[str, Interval | None]
+    without_J: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,7 @@ def cell_json(cell: Compression, cost: float, cost_share: float, found: Estimate
         "cost_share": _rounded(cost_share),
         **{name: _triple(getattr(found, name)) for name in FIGURES},
         "normalised": {name: _triple(found.normalised[name]) for name in FIGURES},
+        "without": [_rounded(x) for x in found.without_J],
         "norm2": _triple(found.norm2),
     }
 
@@ -221,7 +227,9 @@ def stage_of(stage: dict[str, Any]) -> StageRecord:
 def _cell(cell: dict[str, Any]) -> CellRecord:
     costs = float(cell["cost"]), float(cell["cost_share"])
     raw = {name: Interval(*map(float, cell[name])) for name in FIGURES}
+    without_J = tuple(map(float, cell.get("without", ())))
     figures = [x for found in raw.values() for x in (found.value, found.low, found.high)]
+    figures += without_J
     if min(costs) <= 0 or not all(map(math.isfinite, [*costs, *figures])):
         raise ValueError(f"p{cell['p']} d{cell['drop']} has a cost or a figure that makes no sense")
     return CellRecord(
@@ -229,6 +237,7 @@ def _cell(cell: dict[str, Any]) -> CellRecord:
         *costs,
         raw,
         {name: _interval(cell["normalised"][name]) for name in FIGURES},
+        without_J,
     )
 
 
