@@ -47,7 +47,7 @@ _NAMED: tuple[tuple[Part, str], ...] = (
         "nvjet|gemm|gemv|cutlass|split_?k|xmma|triton_tem_fused|"
         r"aten::(linear|matmul|mm|addmm|bmm|baddbmm)\b|mkldnn_linear",
     ),
-    ("layer norm", "layer_?norm|gammabeta"),
+    ("layer norm", "layer_?norm|add_norm|gammabeta"),
     ("activation", "gelu|silu"),
 )
 

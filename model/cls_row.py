@@ -8,23 +8,25 @@ from timm.layers.attention import Attention
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
+from accelssl.model.branch import Branch, summed, summed_and_normed
 
-def cls_row(block: nn.Module, x_NLD: Tensor, branch_NLD: Tensor) -> Tensor:
+
+def cls_row(block: nn.Module, x_NLD: Tensor, branch: Branch) -> Tensor:
     """block(x + branch)[:, :1], without what only the other rows need: cls_N1D.
 
-    branch_NLD is what the block before has left to be added (every_row.py). The other tokens give
+    branch is what the block before has left to be added (every_row.py). The other tokens give
     the attention its keys and values, and no more: their queries, their part of the output
     projection and of the MLP, ten twelfths of the block's matrix products, would be computed
     forward and backward for nothing. Values and gradients are the block's, to rounding. Blocks that
     are not timm's plain Block with plain Attention are computed whole.
     """
-    x_NLD = x_NLD + branch_NLD
     if not is_plain(block):
-        whole_NLD: Tensor = block(x_NLD)
+        whole_NLD: Tensor = block(summed(x_NLD, branch))
         return whole_NLD[:, :1]
     assert isinstance(block, Block) and isinstance(block.attn, Attention)
+    x_NLD, normed_NLD = summed_and_normed(block.norm1, x_NLD, branch)
     cls = x_NLD[:, :1]
-    cls = cls + block.drop_path1(block.ls1(_attention(block.attn, block.norm1(x_NLD))))
+    cls = cls + block.drop_path1(block.ls1(_attention(block.attn, normed_NLD)))
     out_N1D: Tensor = cls + block.drop_path2(block.ls2(block.mlp(block.norm2(cls))))
     return out_N1D
 

@@ -1,8 +1,11 @@
-"""A transformer block whose attention is made for few tokens, and whose GELU is one pass each way.
+"""A transformer block whose attention is made for few tokens, and whose norms, with the sums before
+them, and GELU are one pass each way.
 
 Shapes: N views, L tokens with CLS first, D width, C that of what a block's projection puts out: 3 D
 for attention, that of the hidden layer for the MLP.
 """
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -11,50 +14,79 @@ from timm.layers.mlp import Mlp
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
+from accelssl.model.branch import (
+    Branch,
+    can_leave_bias,
+    dtype_of_products,
+    has_own_norm,
+    passed,
+    projected,
+    summed,
+    summed_and_normed,
+)
 from accelssl.model.cls_row import is_plain
 from accelssl.model.gelu import fits as gelu_fits
 from accelssl.model.gelu import gelu
 from accelssl.model.short_attention import fits, short_attention
 
 
-def every_row(block: nn.Module, x_NLD: Tensor, branch_NLD: Tensor) -> tuple[Tensor, Tensor]:
-    """block(x_NLD + branch_NLD) as a new x_NLD and branch_NLD, yet to be added to it.
+def every_row(block: nn.Module, x_NLD: Tensor, branch: Branch) -> tuple[Tensor, Branch]:
+    """block(x_NLD + branch) as a new x_NLD and branch, yet to be added to it.
 
     The branch is what the block before has computed last. Compiled, a sum at a block's end would be
     a pass of its own each way; at the next one's beginning it is part of the pass that norms x.
-    short_attention and gelu stand in the place of the block's own where those fit. Values and
-    gradients are the block's, to rounding. Blocks that are not timm's plain Block with plain
+    add_norm, short_attention and gelu stand in the place of the block's own where those fit. Values
+    and gradients are the block's, to rounding. Blocks that are not timm's plain Block with plain
     Attention run as they are, and leave zeros to add.
     """
-    x_NLD = x_NLD + branch_NLD
     if not is_plain(block):
-        return block(x_NLD), torch.zeros_like(branch_NLD)
+        return block(summed(x_NLD, branch)), Branch(torch.zeros_like(branch.rows_NLD))
     assert isinstance(block, Block) and isinstance(block.attn, Attention)
-    attended_NLD = _attended(block.attn, block.norm1(x_NLD))
-    x_NLD = x_NLD + block.drop_path1(block.ls1(attended_NLD))
-    return x_NLD, block.drop_path2(block.ls2(_mlp(block.mlp, block.norm2(x_NLD))))
+    leaves_bias = _leaves_biases(block, x_NLD)
+    x_NLD, normed_NLD = summed_and_normed(block.norm1, x_NLD, branch)
+    branch = _attended(block.attn, normed_NLD, [block.ls1, block.drop_path1], leaves_bias)
+    x_NLD, normed_NLD = summed_and_normed(block.norm2, x_NLD, branch)
+    return x_NLD, _mlp(block.mlp, normed_NLD, [block.ls2, block.drop_path2], leaves_bias)
 
 
-def no_branch(block: nn.Module, x_NLD: Tensor) -> Tensor:
+def no_branch(block: nn.Module, x_NLD: Tensor) -> Branch:
     """Zeros for the first block to add: in all but their values what `block` leaves to the next.
 
     So the first block is the same program as the others, compiled once for all, which is worth the
-    pass more. It takes their dtype, and a gradient wherever theirs have one, though nobody reads
+    pass more. They take their dtype, and a gradient wherever theirs have one, though nobody reads
     it: else it would be another program.
     """
     is_scaled = not isinstance(getattr(block, "ls2", None), nn.Identity)  # by weights in x's dtype
-    dtype = x_NLD.dtype if is_scaled else _dtype_of_products(x_NLD)
+    dtype = x_NLD.dtype if is_scaled else dtype_of_products(x_NLD)
     wants_gradient = x_NLD.requires_grad and is_plain(block)
-    return torch.zeros_like(x_NLD, dtype=dtype, requires_grad=wants_gradient)
+    rows_NLD = torch.zeros_like(x_NLD, dtype=dtype, requires_grad=wants_gradient)
+    return Branch(rows_NLD, _zeros_as_bias(block, x_NLD))
 
 
-def _attended(attention: Attention, x_NLD: Tensor) -> Tensor:
+def _zeros_as_bias(block: nn.Module, x_NLD: Tensor) -> Tensor | None:
+    if not (is_plain(block) and isinstance(block, Block) and type(block.mlp) is Mlp):
+        return None
+    mlp = block.mlp
+    then = [mlp.drop2, block.ls2, block.drop_path2]
+    if not (_leaves_biases(block, x_NLD) and can_leave_bias(mlp.fc2, then)):
+        return None
+    assert isinstance(mlp.fc2, nn.Linear)
+    bias_D = mlp.fc2.bias
+    return nn.Parameter(torch.zeros_like(bias_D), requires_grad=bias_D.requires_grad)
+
+
+def _leaves_biases(block: Block, x_NLD: Tensor) -> bool:
+    """Whether it and the next of its kind add biases in the pass that norms x."""
+    return has_own_norm(block.norm1, x_NLD) and has_own_norm(block.norm2, x_NLD)
+
+
+def _attended(
+    attention: Attention, x_NLD: Tensor, then: Sequence[nn.Module], leaves_bias: bool
+) -> Branch:
     if not _fits(attention, x_NLD):
-        whole_NLD: Tensor = attention(x_NLD)
-        return whole_NLD
+        return Branch(passed(attention(x_NLD), then))
     rows_NLD = short_attention(attention.qkv(x_NLD), attention.num_heads)
-    attended_NLD: Tensor = attention.proj_drop(attention.proj(rows_NLD))
-    return attended_NLD
+    return projected(attention.proj, rows_NLD, [attention.proj_drop, *then], leaves_bias)
 
 
 def _fits(attention: Attention, x_NLD: Tensor) -> bool:
@@ -62,33 +94,33 @@ def _fits(attention: Attention, x_NLD: Tensor) -> bool:
     if attention.attn_drop.p > 0 or not all(isinstance(m, nn.Identity) for m in between):
         return False
     head_width = attention.qkv.out_features // (3 * attention.num_heads)
-    return fits(x_NLD.shape[1], head_width, x_NLD.device, _dtype_of_products(x_NLD))
+    return fits(x_NLD.shape[1], head_width, x_NLD.device, dtype_of_products(x_NLD))
 
 
-def _mlp(mlp: nn.Module, x_NLD: Tensor) -> Tensor:
+def _mlp(mlp: nn.Module, x_NLD: Tensor, then: Sequence[nn.Module], leaves_bias: bool) -> Branch:
+    if type(mlp) is not Mlp:
+        return Branch(passed(mlp(x_NLD), then))
+    a_NLC: Tensor = mlp.norm(mlp.drop1(_activated(mlp, x_NLD)))
+    return projected(mlp.fc2, a_NLC, [mlp.drop2, *then], leaves_bias)
+
+
+def _activated(mlp: Mlp, x_NLD: Tensor) -> Tensor:
     if not (_has_plain_gelu(mlp) and _gelu_fits(mlp, x_NLD)):
-        whole_NLD: Tensor = mlp(x_NLD)
-        return whole_NLD
-    assert isinstance(mlp, Mlp) and isinstance(mlp.fc1, nn.Linear)
+        a_NLC: Tensor = mlp.act(mlp.fc1(x_NLD))
+        return a_NLC
+    assert isinstance(mlp.fc1, nn.Linear)
     bias_C = mlp.fc1.bias  # whose gradient is gelu's to give
-    a_NLC = gelu(F.linear(x_NLD, mlp.fc1.weight, bias_C.detach()), bias_C)
-    out_NLD: Tensor = mlp.drop2(mlp.fc2(mlp.norm(mlp.drop1(a_NLC))))
-    return out_NLD
+    return gelu(F.linear(x_NLD, mlp.fc1.weight, bias_C.detach()), bias_C)
 
 
-def _has_plain_gelu(mlp: nn.Module) -> bool:
-    """Whether it is timm's Mlp, its first layer with a bias, its activation GELU without a tanh."""
-    if type(mlp) is not Mlp or type(mlp.fc1) is not nn.Linear or mlp.fc1.bias is None:
+def _has_plain_gelu(mlp: Mlp) -> bool:
+    """Whether its first layer has a bias, and its activation is GELU without a tanh."""
+    if type(mlp.fc1) is not nn.Linear or mlp.fc1.bias is None:
         return False
     return type(mlp.act) is nn.GELU and mlp.act.approximate == "none"
 
 
-def _gelu_fits(mlp: nn.Module, x_NLD: Tensor) -> bool:
-    assert isinstance(mlp, Mlp) and isinstance(mlp.fc1, nn.Linear)
+def _gelu_fits(mlp: Mlp, x_NLD: Tensor) -> bool:
+    assert isinstance(mlp.fc1, nn.Linear)
     values = x_NLD.shape[:-1].numel() * mlp.fc1.out_features
-    return gelu_fits(values, x_NLD.device, _dtype_of_products(x_NLD))
-
-
-def _dtype_of_products(x_NLD: Tensor) -> torch.dtype:
-    device = x_NLD.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_NLD.dtype
+    return gelu_fits(values, x_NLD.device, dtype_of_products(x_NLD))

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
+from accelssl.model.branch import Branch
 from accelssl.model.cls_row import cls_row
 from accelssl.model.drop_path import DropPath, drop_paths
 from accelssl.model.every_row import every_row, no_branch
@@ -43,8 +44,8 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.vit = _create(name, drop_path)
-        self._every_row: Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, Tensor]] = every_row
-        self._cls_row: Callable[[nn.Module, Tensor, Tensor], Tensor] = cls_row
+        self._every_row: Callable[[nn.Module, Tensor, Branch], tuple[Tensor, Branch]] = every_row
+        self._cls_row: Callable[[nn.Module, Tensor, Branch], Tensor] = cls_row
         self._placed: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = _placed
         self.width: int = self.vit.embed_dim
         self._learns_positions = learns_positions

@@ -31,6 +31,10 @@ NAMES: dict[Part, tuple[str, ...]] = {
         "triton_per_fused__to_copy_add_native_layer_norm_native_layer_norm_backward_12",
         "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(...)",
         "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float, float>",
+        "add_norm_forward",
+        "add_norm_backward",
+        "add_norm_sums",
+        "accelssl::add_norm_backward",
         "aten::native_layer_norm_backward",
     ),
     "activation": (

@@ -7,6 +7,7 @@ import torch
 from timm.models.vision_transformer import Block, ParallelScalingBlock
 from torch import Tensor, nn
 
+from accelssl.model.branch import Branch
 from accelssl.model.cls_row import cls_row
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -32,7 +33,7 @@ def results(block: nn.Module, x: Tensor, row: Any, weight: Tensor) -> list[Tenso
 
 def of_halves(block: nn.Module, x: Tensor) -> Tensor:
     """Half of x, which is exact, being what the block before has left to be added."""
-    return cls_row(block, x / 2, x / 2)
+    return cls_row(block, x / 2, Branch(x / 2))
 
 
 def whole(block: nn.Module, x: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Any
 
 import pytest
@@ -11,11 +13,19 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounter
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
+from accelssl.model import branch as branch_module
 from accelssl.model import every_row as module
+from accelssl.model.branch import Branch, summed
 from accelssl.model.every_row import every_row, no_branch
 from accelssl.model.short_attention import SWITCH, fits
 
 WIDTH = 192
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"init_values": 0.5},
+    {"qkv_bias": False},
+    {"proj_bias": False},
+]
 
 
 def blocks(**options: Any) -> list[nn.Module]:
@@ -41,20 +51,36 @@ def passed(block: Callable[[Tensor], Tensor], modules: nn.Module) -> list[Tensor
 
 def of_halves(block: nn.Module, x: Tensor) -> Tensor:
     """What it does to x, given in two halves, which are exact, and with nothing left to add."""
-    x, branch = every_row(block, x / 2, x / 2)
-    return x + branch
+    return summed(*every_row(block, x / 2, Branch(x / 2)))
+
+
+def chained(modules: nn.ModuleList, x: Tensor) -> Tensor:
+    """What they do to x one after the other, sums being left to the next."""
+    branch = no_branch(modules[0], x)
+    for block in modules:
+        x, branch = every_row(block, x, branch)
+    return summed(x, branch)
+
+
+def in_turn(modules: nn.ModuleList, x: Tensor) -> Tensor:
+    for block in modules:
+        x = block(x)
+    return x
+
+
+def in_float32(run: Callable[..., Tensor], modules: nn.ModuleList) -> list[Tensor]:
+    return passed(lambda x: run(modules, x.float()), modules)
 
 
 @pytest.fixture
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short attention and gelu at any length, precision and device: by definition, on a CPU."""
+    """The project's own ops at any length, precision and device: by definition, on a CPU."""
     monkeypatch.setattr(module, "fits", lambda *_: True)
     monkeypatch.setattr(module, "gelu_fits", lambda *_: True)
+    monkeypatch.setattr(branch_module, "fits", lambda *_: True)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"init_values": 0.5}, {"qkv_bias": False}, {"proj_bias": False}]
-)
+@pytest.mark.parametrize("options", VARIANTS)
 def test_its_values_and_gradients_are_the_blocks(anywhere: None, options: dict[str, Any]) -> None:
     block = blocks(**options)[1]
     whole = passed(block, block)
@@ -63,12 +89,12 @@ def test_its_values_and_gradients_are_the_blocks(anywhere: None, options: dict[s
     torch.testing.assert_close(ours, whole)
 
 
-@pytest.mark.parametrize("run", [of_halves, lambda block, x: block(x)], ids=["ours", "blocks"])
-def test_compiled_it_sums_no_rows_for_the_bias_before_gelu(
+@pytest.mark.parametrize("run", [chained, in_turn])
+def test_compiled_it_sums_no_rows_for_biases_but_that_of_attention(
     anywhere: None, run: Callable[..., Tensor]
 ) -> None:
-    """But the block does: or this would not see it."""
-    summed: list[tuple[int, ...]] = []
+    """But the blocks do, and for the last branch who adds it: or this would not see it."""
+    of_rows: list[tuple[int, ...]] = []
 
     def forward(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         boxed: Callable[..., Any] = make_boxed_func(graph.forward)
@@ -76,19 +102,24 @@ def test_compiled_it_sums_no_rows_for_the_bias_before_gelu(
 
     def backward(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         sums = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sum.dim_IntList)
-        summed.extend(tuple(node.args[0].meta["val"].shape) for node in sums)
+        of_rows.extend(tuple(node.args[0].meta["val"].shape) for node in sums)
         return forward(graph, inputs)
 
-    block = blocks()[1].float()
+    two = nn.ModuleList(blocks()[:2]).float()
     backend = aot_autograd(fw_compiler=forward, bw_compiler=backward)
-    y = torch.compile(run, backend=backend)(block, torch.randn(2, 6, WIDTH))
-    torch.autograd.backward(y.sum())
-    of_hidden = [shape for shape in summed if shape[-1] == 4 * WIDTH]
-    assert of_hidden == ([] if run is of_halves else [(12, 4 * WIDTH)])
+    with torch.autocast("cpu", torch.bfloat16):
+        y = torch.compile(run, backend=backend)(two, torch.randn(2, 6, WIDTH, requires_grad=True))
+    torch.autograd.backward(y.square().sum())
+    times = Counter(shape[-1] for shape in of_rows if prod(shape[:-1]) == 12)
+    ours, theirs = {3: 2, 1: 1}, {4: 2, 3: 2, 1: 4}
+    assert times == {k * WIDTH: n for k, n in (ours if run is chained else theirs).items()}
 
 
 @pytest.mark.parametrize("options", [{"qk_norm": True}, {"attn_drop_rate": 0.1}])
-def test_what_is_not_plain_attention_runs_as_it_is(anywhere: None, options: dict[str, Any]) -> None:
+def test_what_is_not_plain_attention_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(module, "fits", lambda *_: True)
     block = blocks(**options)[1]
     torch.manual_seed(2)
     whole = passed(block, block)
@@ -181,24 +212,58 @@ def test_sums_left_to_the_next_block_are_the_same_bits(
     options: dict[str, Any], is_bf16: bool
 ) -> None:
     modules = nn.ModuleList(blocks(**options)).float()
-
-    def chained(x: Tensor) -> Tensor:
-        x = x.float()
-        branch = no_branch(modules[0], x)
-        for block in modules:
-            x, branch = every_row(block, x, branch)
-        return x + branch
-
-    def in_turn(x: Tensor) -> Tensor:
-        x = x.float()
-        for block in modules:
-            x = block(x)
-        return x
-
     with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-        ours, whole = passed(chained, modules), passed(in_turn, modules)
+        ours, whole = in_float32(chained, modules), in_float32(in_turn, modules)
     assert len(ours) == len(whole)
     assert all(map(torch.equal, ours, whole))
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_biases_left_to_the_next_block_get_their_gradients(
+    anywhere: None, options: dict[str, Any]
+) -> None:
+    modules = nn.ModuleList(blocks(**options))
+    whole = passed(partial(in_turn, modules), modules)
+    ours = passed(partial(chained, modules), modules)
+    assert len(ours) == len(whole)
+    torch.testing.assert_close(ours, whole)
+
+
+def test_under_autocast_chained_blocks_err_at_most_twice_as_much_as_the_blocks(
+    anywhere: None,
+) -> None:
+    modules = nn.ModuleList(blocks())
+    exact = passed(partial(in_turn, modules), modules)
+    modules.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, usual = in_float32(chained, modules), in_float32(in_turn, modules)
+    for mine, torchs, right in zip(ours, usual, exact, strict=True):
+        assert mine.dtype == torchs.dtype
+        assert (mine - right).norm() <= 2 * (torchs - right).norm()
+
+
+def test_biases_are_left_where_nothing_comes_before_the_sum(anywhere: None) -> None:
+    x = torch.randn(2, 6, WIDTH, dtype=torch.float64)
+    plain, scaled, dropped, unbiased = (
+        blocks(**options)[1]
+        for options in (
+            {},
+            {"init_values": 0.5},
+            {"proj_drop_rate": 0.3},
+            {"proj_bias": False},
+        )
+    )
+    left = every_row(plain, x, no_branch(plain, x))[1].bias_D
+    assert left is plain.get_parameter("mlp.fc2.bias")
+    for block in (scaled, dropped, unbiased):
+        assert every_row(block, x, no_branch(block, x))[1].bias_D is None
+
+
+def test_norms_that_add_norm_is_not_run_as_they_are(anywhere: None) -> None:
+    for norm in (partial(nn.LayerNorm, elementwise_affine=False), nn.RMSNorm):
+        modules = nn.ModuleList(blocks(norm_layer=norm)[:2])
+        whole = passed(partial(in_turn, modules), modules)
+        torch.testing.assert_close(passed(partial(chained, modules), modules), whole)
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accelssl.model import gelu, short_attention
+from accelssl.model import add_norm, gelu, short_attention
 from accelssl.train.auto import BEFORE, Auto
 from accelssl.train.gradients.in_run import decide
 from accelssl.train.session import start
@@ -31,7 +31,7 @@ def test_kernels_of_our_own_change_an_estimate_by_no_more_than_rounding(
     session = start(config, tmp_path / "run", CUDA)
     ours = decide(session, 0.0)
     assert 73 in {1 + cell.cell.keep(config.size) for cell in ours.stage.cells}
-    for switch in (short_attention.SWITCH, gelu.SWITCH):
+    for switch in (short_attention.SWITCH, gelu.SWITCH, add_norm.SWITCH):
         monkeypatch.setenv(switch, "0")
     torchs = decide(session, 0.0)
     for one, other in zip(ours.stage_json["cells"], torchs.stage_json["cells"], strict=True):

@@ -8,6 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from accelssl.model.branch import summed
 from accelssl.model.dino import DINO
 from accelssl.model.moco import MoCo
 from accelssl.model.objective import Objective
@@ -91,7 +92,7 @@ def test_a_block_that_is_computed_whole_counts_whole() -> None:
     objective = SimCLR(TINY, head_hidden=24, head_out=8)
     views = [tokens(2, HALVED, 240) for _ in range(2)]
     alone = ModelShape.of(objective)
-    objective.encoder._cls_row = lambda block, x, branch: block(x + branch)[:, :1]
+    objective.encoder._cls_row = lambda block, x, branch: block(summed(x, branch))[:, :1]
     whole = replace(alone, ends_in_cls_row=False)
     assert simclr_flops(whole, 2, HALVED.keep(240)) == counted(objective, views)
     assert simclr_flops(alone, 2, HALVED.keep(240)) < simclr_flops(whole, 2, HALVED.keep(240))
