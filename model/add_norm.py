@@ -95,12 +95,14 @@ def _add_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """sum_NLD, normed_NLD and, for the way back, stats_2R: mean and 1 / deviation of each row."""
-    inputs = x_NLD.contiguous(), branch_NLD.contiguous(), branch_bias_D, weight_D, bias_D, eps
+    branch_bias_D = None if branch_bias_D is None else branch_bias_D.contiguous()
+    rows = x_NLD.contiguous(), branch_NLD.contiguous()
+    norm = weight_D.contiguous(), bias_D.contiguous()
     if _has_kernel(x_NLD, branch_NLD):
         from accelssl.model import add_norm_kernel
 
-        return add_norm_kernel.forward(*inputs)
-    return definition(*inputs)
+        return add_norm_kernel.forward(*rows, branch_bias_D, *norm, eps)
+    return definition(*rows, branch_bias_D, *norm, eps)
 
 
 @_add_norm.register_fake
@@ -123,7 +125,8 @@ def _add_norm_backward(
     of_sum_NLD: Tensor, of_normed_NLD: Tensor, sum_NLD: Tensor, stats_2R: Tensor, weight_D: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by x and branch, and sums_3D: those by weight, bias and branch bias."""
-    inputs = of_sum_NLD.contiguous(), of_normed_NLD.contiguous(), sum_NLD, stats_2R, weight_D
+    tensors = of_sum_NLD, of_normed_NLD, sum_NLD, stats_2R, weight_D
+    inputs = tuple(x.contiguous() for x in tensors)
     if _has_kernel(sum_NLD, of_normed_NLD):
         from accelssl.model import add_norm_kernel
 

@@ -83,10 +83,26 @@ def _leaves_biases(block: Block, x_NLD: Tensor) -> bool:
 def _attended(
     attention: Attention, x_NLD: Tensor, then: Sequence[nn.Module], leaves_bias: bool
 ) -> Branch:
-    if not _fits(attention, x_NLD):
+    if _fits(attention, x_NLD):
+        rows_NLD = short_attention(attention.qkv(x_NLD), attention.num_heads)
+    elif leaves_bias:
+        rows_NLD = _before_projection(attention, x_NLD)
+    else:
         return Branch(passed(attention(x_NLD), then))
-    rows_NLD = short_attention(attention.qkv(x_NLD), attention.num_heads)
     return projected(attention.proj, rows_NLD, [attention.proj_drop, *then], leaves_bias)
+
+
+def _before_projection(attention: Attention, x_NLD: Tensor) -> Tensor:
+    """What it gives its last linear layer, with torch's attention."""
+    n, tokens, _ = x_NLD.shape
+    qkv = attention.qkv(x_NLD).view(n, tokens, 3, attention.num_heads, -1)
+    q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    q, k = attention.q_norm(q), attention.k_norm(k)
+    dropped = attention.attn_drop.p if attention.training else 0.0
+    rows = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped)
+    rows_NLD: Tensor = rows.transpose(1, 2).reshape(n, tokens, -1)
+    norm = getattr(attention, "norm", None)  # newer releases can have one here
+    return norm(rows_NLD) if norm else rows_NLD
 
 
 def _fits(attention: Attention, x_NLD: Tensor) -> bool:

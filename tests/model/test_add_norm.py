@@ -171,6 +171,8 @@ def test_nothing_in_gives_nothing_and_sums_of_zero(kernel: Run) -> None:
 
 @pytest.mark.gpu
 def test_rows_beyond_two_to_the_31_values_are_found() -> None:
+    if torch.cuda.mem_get_info()[1] < 48e9:
+        pytest.skip("takes 40 GB of a GPU")
     rows, width = 2**31 // 2048 + 5, 2048
     ones = torch.ones(width, device="cuda")
     x = torch.zeros(rows, width, device="cuda")

@@ -218,15 +218,36 @@ def test_sums_left_to_the_next_block_are_the_same_bits(
     assert all(map(torch.equal, ours, whole))
 
 
-@pytest.mark.parametrize("options", VARIANTS)
-def test_biases_left_to_the_next_block_get_their_gradients(
-    anywhere: None, options: dict[str, Any]
+@pytest.mark.parametrize("is_short", [True, False])
+@pytest.mark.parametrize("options", [*VARIANTS, {"qk_norm": True}, {"scale_attn_norm": True}])
+def test_biases_left_to_be_added_get_their_gradients(
+    anywhere: None, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], is_short: bool
 ) -> None:
+    """With torch's attention too."""
+    monkeypatch.setattr(module, "fits", lambda *_: is_short)
     modules = nn.ModuleList(blocks(**options))
     whole = passed(partial(in_turn, modules), modules)
     ours = passed(partial(chained, modules), modules)
     assert len(ours) == len(whole)
     torch.testing.assert_close(ours, whole)
+
+
+def test_compiled_block_by_block_biases_get_their_gradients(
+    anywhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = nn.ModuleList(blocks())
+    whole = passed(partial(in_turn, modules), modules)
+    run = torch.compile(every_row, dynamic=False, backend="aot_eager")
+    monkeypatch.setitem(globals(), "every_row", run)
+    torch.testing.assert_close(passed(partial(chained, modules), modules), whole)
+
+
+def test_a_depth_drop_comes_before_the_sum(anywhere: None) -> None:
+    modules = nn.ModuleList(blocks(drop_path_rate=0.5))
+    torch.manual_seed(2)
+    whole = passed(partial(in_turn, modules), modules)
+    torch.manual_seed(2)
+    torch.testing.assert_close(passed(partial(chained, modules), modules), whole)
 
 
 def test_under_autocast_chained_blocks_err_at_most_twice_as_much_as_the_blocks(
