@@ -170,6 +170,16 @@ def test_nothing_in_gives_nothing_and_sums_of_zero(kernel: Run) -> None:
 
 
 @pytest.mark.gpu
+def test_replayed_as_a_graph_it_gives_the_same_bits() -> None:
+    inputs = drawn(3000, 768).to("cuda")
+    once, graph = both_passes(inputs), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = both_passes(inputs)
+    graph.replay()
+    assert all(map(torch.equal, replayed, once))
+
+
+@pytest.mark.gpu
 def test_rows_beyond_two_to_the_31_values_are_found() -> None:
     if torch.cuda.mem_get_info()[1] < 48e9:
         pytest.skip("takes 40 GB of a GPU")

@@ -147,6 +147,14 @@ def test_gelu_stands_without_short_attention_and_before_dropout(
     torch.testing.assert_close(passed(lambda x: of_halves(block, x), block), whole)
 
 
+def assert_errs_at_most_twice_as_much(
+    ours: list[Tensor], usual: list[Tensor], exact: list[Tensor]
+) -> None:
+    for mine, torchs, right in zip(ours, usual, exact, strict=True):
+        assert mine.dtype == torchs.dtype
+        assert (mine - right).norm() <= 2 * (torchs - right).norm()
+
+
 def test_under_autocast_it_errs_at_most_twice_as_much_as_the_block(anywhere: None) -> None:
     block = blocks()[1]
     exact = passed(block, block)
@@ -157,9 +165,7 @@ def test_under_autocast_it_errs_at_most_twice_as_much_as_the_block(anywhere: Non
             return passed(lambda x: run(x.float()), block)
 
     ours, usual = rounded(lambda x: of_halves(block, x)), rounded(block)
-    for mine, torchs, right in zip(ours, usual, exact, strict=True):
-        assert mine.dtype == torchs.dtype
-        assert (mine - right).norm() <= 2 * (torchs - right).norm()
+    assert_errs_at_most_twice_as_much(ours, usual, exact)
 
 
 def test_it_trains_as_the_blocks_do(anywhere: None) -> None:
@@ -250,17 +256,30 @@ def test_a_depth_drop_comes_before_the_sum(anywhere: None) -> None:
     torch.testing.assert_close(passed(partial(chained, modules), modules), whole)
 
 
-def test_under_autocast_chained_blocks_err_at_most_twice_as_much_as_the_blocks(
-    anywhere: None,
-) -> None:
+def test_under_autocast_chained_blocks_err_at_most_twice_as_much(anywhere: None) -> None:
     modules = nn.ModuleList(blocks())
     exact = passed(partial(in_turn, modules), modules)
     modules.float()
     with torch.autocast("cpu", torch.bfloat16):
         ours, usual = in_float32(chained, modules), in_float32(in_turn, modules)
-    for mine, torchs, right in zip(ours, usual, exact, strict=True):
-        assert mine.dtype == torchs.dtype
-        assert (mine - right).norm() <= 2 * (torchs - right).norm()
+    assert_errs_at_most_twice_as_much(ours, usual, exact)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_on_a_gpu_chained_blocks_err_at_most_twice_as_much(
+    monkeypatch: pytest.MonkeyPatch, is_compiled: bool
+) -> None:
+    modules = nn.ModuleList(blocks()).cuda()
+    exact = passed(lambda x: in_turn(modules, x.cuda()), modules)
+    modules.float()
+    if is_compiled:
+        monkeypatch.setitem(globals(), "every_row", torch.compile(every_row, dynamic=False))
+    with torch.autocast("cuda", torch.bfloat16):
+        assert no_branch(modules[0], torch.zeros(2, 6, WIDTH, device="cuda")).bias_D is not None
+        ours = passed(lambda x: chained(modules, x.cuda().float()), modules)
+        usual = passed(lambda x: in_turn(modules, x.cuda().float()), modules)
+    assert_errs_at_most_twice_as_much(ours, usual, exact)
 
 
 def test_biases_are_left_where_nothing_comes_before_the_sum(anywhere: None) -> None:
