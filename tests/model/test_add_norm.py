@@ -279,14 +279,15 @@ def test_it_compiles_to_moves_of_16_bytes(architecture: int, width: int) -> None
     own = {"WIDTH": width, "BLOCK": triton.next_power_of_2(width)}
     forward = own | add_norm_kernel.FORWARD_SIZES | {"HAS_BRANCH_BIAS": True}
     backward = own | add_norm_kernel.BACKWARD_SIZES
-    warps = add_norm_kernel.warps_of(width)
+    values = add_norm_kernel.FORWARD_VALUES, add_norm_kernel.BACKWARD_VALUES
+    warps = [add_norm_kernel.warps_of(width, each) for each in values]
     launches = (
-        (add_norm_kernel.add_norm_forward, forward, warps),
-        (add_norm_kernel.add_norm_backward, backward, warps),
+        (add_norm_kernel.add_norm_forward, forward, warps[0]),
+        (add_norm_kernel.add_norm_backward, backward, warps[1]),
         (add_norm_kernel.add_norm_sums, add_norm_kernel.SUM_SIZES, add_norm_kernel.SUM_WARPS),
     )
-    for function, constants, warps in launches:
-        ptx = compiled(function, constants, warps, architecture)
+    for function, constants, count in launches:
+        ptx = compiled(function, constants, count, architecture)
         assert "cp.async.cg.shared.global" in ptx
         assert "st.global.v4.b32" in ptx or function is add_norm_kernel.add_norm_sums
         assert "st.global.b16" not in ptx
