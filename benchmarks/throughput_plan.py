@@ -9,6 +9,7 @@ import torch
 from accelssl.benchmarks.throughput_windows import Windows
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.pipeline.decoding import BOUNDS
 from accelssl.pipeline.worker_pool import usable_cores
 
 SIZE = 240
@@ -110,10 +111,14 @@ def check(plan: Plan) -> None:
         if len(set(values)) < len(values):
             said = ", ".join(map(str, values))
             raise UserError(f"--{name} names one twice: {said}.", "Name each once.")
-    least = {"--batch": (plan.batch, 2), "--threads": (plan.threads, 1)}
-    for option, (value, smallest) in (least | {"--steps": (plan.windows.steps, 1)}).items():
+    for option, value, smallest in (("--batch", plan.batch, 2), ("--steps", plan.windows.steps, 1)):
         if value < smallest:
             raise UserError(f"{option} {value} makes no sense.", f"Use {smallest} or more.")
+    least, most = BOUNDS["threads"]
+    if not least <= plan.threads <= most:
+        raise UserError(
+            f"--threads {plan.threads} makes no sense.", f"Use a number from {least} to {most}."
+        )
     for compression in plan.compressions:
         compression.keep(SIZE)
 

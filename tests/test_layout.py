@@ -12,7 +12,7 @@ CODE = ("pipeline", "model", "train", "benchmarks")
 ALLOWED = {
     "pipeline": {"errors"},
     "model": {"errors"},
-    "train": {"errors", "pipeline", "model"},
+    "train": {"errors", "option_names", "pipeline", "model"},
     "benchmarks": {"errors", "pipeline", "model", "train"},
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
+from accelssl.option_names import option_of
 from accelssl.pipeline import hardware_queues
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.storage.storage import absolute
@@ -46,15 +47,15 @@ from accelssl.train.watchers import Terminal
 
 DEFAULT_ALGORITHM = "simclr"
 DEFAULT_MODEL = "vit_base_patch16_224"
-OPTIONS_OF_SOME = {
-    "momentum": ("--momentum", ("moco", "dino")),
-    "symmetric": ("--symmetric", ("moco",)),
-    "mode": ("--mode", ("dino",)),
-    "n_local": ("--local-crops", ("dino",)),
-    "prototypes": ("--prototypes", ("dino",)),
-    "teacher_temp": ("--teacher-temp", ("dino",)),
+OF_SOME = {
+    "momentum": ("moco", "dino"),
+    "symmetric": ("moco",),
+    "mode": ("dino",),
+    "n_local": ("dino",),
+    "prototypes": ("dino",),
+    "teacher_temp": ("dino",),
 }
-"""Settings that not every method has: by name, the option and who has it."""
+"""Settings that not every method has, and who has them."""
 
 
 @dataclass(frozen=True)
@@ -275,10 +276,10 @@ def _recipe(
         raise UserError("No shard set was named.", "Name its folder with --data.")
     if options["budget"] is None and named is None:
         raise UserError("No budget was given.", "Say what to spend, for example --budget 0.2M.")
-    for name, (option, algorithms) in OPTIONS_OF_SOME.items():
+    for name, algorithms in OF_SOME.items():
         if options.get(name) is not None and algo not in algorithms:
             raise UserError(
-                f"{option} has no effect with {algo}.",
+                f"{option_of(name)} has no effect with {algo}.",
                 f"Leave it out, or use --algo {' or '.join(algorithms)}.",
             )
     given = {name: value for name, value in options.items() if value is not None}

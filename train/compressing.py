@@ -6,7 +6,7 @@ from typing import Any
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import auto
-from accelssl.train.config import TrainConfig, refuse_change
+from accelssl.train.config import TrainConfig, another_run, refuse_change
 from accelssl.train.default_schedules import default_schedule
 from accelssl.train.schedule import Schedule, constant, read_schedule
 
@@ -49,17 +49,22 @@ def refuse_another(
     config: TrainConfig, compression: Compressing, auto_options: AutoOptions, usual: Compression
 ) -> None:
     """UserError when what is said differs from the run that is to be resumed."""
+    by_itself = f"--schedule {AUTO}"
+    stored = by_itself if config.auto else config.schedule
     is_auto = compression[2] == AUTO
-    if config.auto is None:
-        if is_auto:
-            refuse_change("schedule", config.schedule, AUTO)
-        refuse_change("schedule", config.schedule, _schedule(compression, usual, config.algo))
-        return
-    if not is_auto:
-        refuse_change("schedule", AUTO, _schedule(compression, usual, config.algo))
-    share, at = auto_options
-    refuse_change("auto_share", config.auto.share, share)
-    refuse_change("auto_at", config.auto.at, None if at is None else auto.read_points(at))
+    given = by_itself if is_auto else _schedule(compression, usual, config.algo)
+    if given is not None and given != stored:
+        raise another_run(f"with {stored}, not {given}", _given(compression))
+    if config.auto:
+        share, at = auto_options
+        refuse_change("auto_share", config.auto.share, share)
+        refuse_change("auto_at", config.auto.at, None if at is None else auto.read_points(at))
+
+
+def _given(compression: Compressing) -> str:
+    """The options that say it."""
+    options = zip(("--patch", "--drop", "--schedule"), compression, strict=True)
+    return " and ".join(option for option, value in options if value is not None)
 
 
 def _schedule(compression: Compressing, usual: Compression, algo: str) -> Schedule | None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from accelssl.errors import UserError
+from accelssl.option_names import option_of, with_dashes
 from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression
 from accelssl.pipeline.decoding import BOUNDS, Decoding
 from accelssl.train import method
@@ -18,12 +19,6 @@ DEFAULT_COMPRESSION = Compression(30, 0.5)
 _TEMPERATURES = 0.001, 100.0
 """What a softmax in float32 and a loss still work at, with room to spare."""
 _MIN_PROTOTYPES = 16
-_DECODING = {
-    "threads": "--threads",
-    "prefetch": "--prefetch",
-    "hw_load": "--hw-load",
-    "preallocated_px": "--preallocate",
-}
 
 
 @dataclass(frozen=True)
@@ -96,14 +91,14 @@ class TrainConfig:
             raise UserError(
                 f"The algorithm {self.algo!r} is not known.", f"Use {', '.join(ALGORITHMS)}."
             )
-        _require(self.batch >= 2, "--batch", self.batch, "at least 2: pairs need negatives")
-        _require(self.base_lr > 0, "--lr", self.base_lr, "above 0")
-        _require(self.weight_decay >= 0, "--weight-decay", self.weight_decay, "of 0 or more")
-        _require(0 <= self.warmup < 1, "--warmup", self.warmup, "at least 0 and below 1")
-        _require_temperature("--temperature", self.temperature, "best 0.1 to 0.2")
+        _require(self.batch >= 2, "batch", self.batch, "at least 2: pairs need negatives")
+        _require(self.base_lr > 0, "base_lr", self.base_lr, "above 0")
+        _require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "of 0 or more")
+        _require(0 <= self.warmup < 1, "warmup", self.warmup, "at least 0 and below 1")
+        _require_temperature("temperature", self.temperature, "best 0.1 to 0.2")
         best = 0.996 if self.algo == "dino" else 0.99
         need = f"from 0 to 1, best {best:g}"
-        _require(0 <= self.momentum <= 1, "--momentum", self.momentum, need)
+        _require(0 <= self.momentum <= 1, "momentum", self.momentum, need)
         if self.symmetric and self.algo != "moco":
             raise UserError(
                 f"--symmetric has no effect with {self.algo}.",
@@ -111,24 +106,24 @@ class TrainConfig:
             )
         self._check_optimizer()
         self._check_dino()
-        _require(0 < self.min_area <= 1, "--min-area", self.min_area, "above 0 and at most 1")
-        _require(0 <= self.eval_every <= 1, "--eval-every", self.eval_every, "from 0 to 1")
-        _require((self.readers or 0) >= 0, "--readers", self.readers or 0, "of 0 or more")
-        for name, option in _DECODING.items():
-            value, (least, most) = getattr(self, name), BOUNDS[name]
+        _require(0 < self.min_area <= 1, "min_area", self.min_area, "above 0 and at most 1")
+        _require(0 <= self.eval_every <= 1, "eval_every", self.eval_every, "from 0 to 1")
+        _require((self.readers or 0) >= 0, "readers", self.readers or 0, "of 0 or more")
+        for name, (least, most) in BOUNDS.items():
             need = f"from {least} to {most}"
             if name == "threads":
                 need += ", or leave it out for all cores"
-            _require(least <= value <= most, option, value, need)
-        _require(self.keep_latest >= 0, "--keep", self.keep_latest, "of 0 or more")
+            value = getattr(self, name)
+            _require(least <= value <= most, name, value, need)
+        _require(self.keep_latest >= 0, "keep_latest", self.keep_latest, "of 0 or more")
         for share in self.keep_at:
-            _require(0 <= share <= 1, "--keep-at", share, "from 0 to 1, shares of the budget")
-        _require(0 <= self.seed < 2**32, "--seed", self.seed, "from 0 to 2^32 - 1")
-        _require(self.head_hidden >= 1, "--head-hidden", self.head_hidden, "at least 1")
+            _require(0 <= share <= 1, "keep_at", share, "from 0 to 1, shares of the budget")
+        _require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 2^32 - 1")
+        _require(self.head_hidden >= 1, "head_hidden", self.head_hidden, "at least 1")
         _require(self.head_out >= 1, "head_out", self.head_out, "at least 1")
         if self.precision not in ("bf16", "fp32"):
             raise UserError(f"Precision {self.precision!r} is not known.", "Use bf16 or fp32.")
-        _require(self.size >= 16, "--size", self.size, "at least 16, best 240")
+        _require(self.size >= 16, "size", self.size, "at least 16, best 240")
         if self.auto and self.schedule != BEFORE:
             raise UserError(
                 "A schedule was given to a run that chooses its compressions itself.",
@@ -166,7 +161,7 @@ class TrainConfig:
     def _check_optimizer(self) -> None:
         final = self.final_weight_decay
         _require(final is None or final >= 0, "final_weight_decay", final or 0, "of 0 or more")
-        _require(self.clip >= 0, "--clip", self.clip, "above 0, or 0 not to clip")
+        _require(self.clip >= 0, "clip", self.clip, "above 0, or 0 not to clip")
 
     def _check_dino(self) -> None:
         if self.mode not in MODES:
@@ -176,16 +171,16 @@ class TrainConfig:
                 f"--local-crops, --mode and drop_path have no effect with {self.algo}.",
                 "Leave them out, or use --algo dino.",
             )
-        _require(self.n_local >= 0, "--local-crops", self.n_local, "of 0 or more, best 6 to 10")
+        _require(self.n_local >= 0, "n_local", self.n_local, "of 0 or more, best 6 to 10")
         low, high = self.local_min_area, self.local_max_area
         _require(0 < low <= 1, "local_min_area", low, "above 0 and at most 1")
         _require(low <= high <= 1, "local_max_area", high, f"from {low:g} to 1")
         if self.n_local:
             self._check_small_crops()
         need = f"at least {_MIN_PROTOTYPES}, best 65536"
-        _require(self.prototypes >= _MIN_PROTOTYPES, "--prototypes", self.prototypes, need)
+        _require(self.prototypes >= _MIN_PROTOTYPES, "prototypes", self.prototypes, need)
         best = "best 0.04 to 0.07"
-        _require_temperature("--teacher-temp", self.teacher_temp, best)
+        _require_temperature("teacher_temp", self.teacher_temp, best)
         _require_temperature("teacher_temp_start", self.teacher_temp_start, best)
         _require(0 <= self.teacher_warmup <= 1, "teacher_warmup", self.teacher_warmup, "0 to 1")
         _require(0 <= self.frozen_last <= 1, "frozen_last", self.frozen_last, "from 0 to 1")
@@ -241,16 +236,16 @@ class TrainConfig:
         return asdict(self) | {"schedule": schedule}
 
 
-def _require(holds: bool, option: str, value: float, need: str) -> None:
+def _require(holds: bool, name: str, value: float, need: str) -> None:
     is_finite = math.isfinite(value)
     if not (holds and is_finite):
         kind = "value" if is_finite else "finite value"
-        raise UserError(f"{option} {value:g} makes no sense.", f"Use a {kind} {need}.")
+        raise UserError(f"{option_of(name)} {value:g} makes no sense.", f"Use a {kind} {need}.")
 
 
-def _require_temperature(option: str, value: float, best: str) -> None:
+def _require_temperature(name: str, value: float, best: str) -> None:
     least, most = _TEMPERATURES
-    _require(least <= value <= most, option, value, f"from {least:g} to {most:g}, {best}")
+    _require(least <= value <= most, name, value, f"from {least:g} to {most:g}, {best}")
 
 
 def override(config: TrainConfig, options: dict[str, Any]) -> TrainConfig:
@@ -269,9 +264,26 @@ def refuse_changes(config: TrainConfig, options: dict[str, Any]) -> None:
 
 def refuse_change(name: str, stored: object, value: object) -> None:
     """UserError when `value` was given (is not None) and is not what the run has stored."""
-    if value is not None and value != stored:
-        raise UserError(
-            f"The run was started with {name} {stored}, not {value}.",
-            f"Leave the option out to resume{_OR_RESTART if name == 'batch' else ''}, "
-            "or start another run with another --out.",
-        )
+    if value is None or value == stored:
+        return
+    option = option_of(name)
+    had = f"{option} {_shown(stored)}"
+    if option != with_dashes(name):
+        had += f" ({name} in its config.json)"
+    what = f"with {had}, not {_shown(value)}"
+    if isinstance(stored, bool):
+        what = f"{'with' if stored else 'without'} {option}"
+    raise another_run(what, option, _OR_RESTART if name == "batch" else "")
+
+
+def another_run(what: str, option: str, or_else: str = "") -> UserError:
+    """Refuses an option that is not `what` the run to be resumed was started with, or without."""
+    return UserError(
+        f"The run was started {what}.",
+        f"Leave {option} out to resume{or_else}, or start another run with another --out.",
+    )
+
+
+def _shown(value: object) -> str:
+    """As it is written for an option."""
+    return ",".join(f"{each:g}" for each in value) if isinstance(value, tuple) else f"{value}"

@@ -60,7 +60,7 @@ def _same(stored: TrainConfig, config: TrainConfig, out: Path) -> TrainConfig:
     machine = {"precision": stored.precision, "data": stored.data, "threads": stored.threads}
     if override(config, machine) != stored:
         raise UserError(
-            f"{out} holds a demo with other settings (budget {stored.budget:g}).",
+            f"{out} holds a demo with other settings (--budget {stored.budget:g}).",
             "Remove it, or name another folder with --out.",
         )
     return override(stored, {"data": config.data})

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
+from accelssl.option_names import option_of
 from accelssl.pipeline.order import batches_per_epoch
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.pipeline.storage.storage import absolute
@@ -30,19 +31,10 @@ from accelssl.train.probe_speed import probe_speed
 # The budget until the real one is known.
 ENDLESS = 1e15
 
-_OPTIONS = {
-    "model": "--model",
-    "size": "--size",
-    "batch": "--batch",
-    "symmetric": "--symmetric",
-    "mode": "--mode",
-    "n_local": "--local-crops",
-}
-
 
 @dataclass(frozen=True)
 class Asked:
-    """The run to plan, as `accelssl train` would be asked for it; options: those of _OPTIONS.
+    """The run to plan, as `accelssl train` would be asked for it; options: fields of TrainConfig.
 
     How much it is to spend: at most one of budget, hours and epochs; none where a recipe says it.
     """
@@ -86,7 +78,7 @@ class Asked:
             "--schedule": schedule,
             "--small": self.small or None,
         }
-        given |= {_OPTIONS[name]: value for name, value in self.options.items()}
+        given |= {option_of(name): value for name, value in self.options.items()}
         words = ["accelssl", "train"]
         if gpus > 1:
             words = ["torchrun", "--nproc-per-node", f"{gpus}", "-m", *words]

@@ -31,7 +31,7 @@ _FREE = frozenset(
 )
 _COMPUTED_BY = ("accelssl", "torch", "timm")
 _SHARDS = "shard set"
-_NAMES = {"world": "ranks", "draws": "version of the draws", "min_area": "smallest crop"}
+_NAMES = {"world": "ranks", "draws": "version of the draws"}
 
 
 @dataclass(frozen=True)

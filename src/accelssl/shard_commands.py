@@ -4,21 +4,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from accelssl.option_names import option_of
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _LINE_EVERY_S = 30
 _SAMPLES = "samples_per_shard"
-# Of the names in messages, those that are options here: a manifest knows more.
-_OPTIONS = (
-    *(_SAMPLES, "limit_per_class", "max_side", "short_side"),
-    *("seed", "subset", "workers", "sample"),
-)
 Workers = Annotated[int, typer.Option(help="Processes at work; 0: one for each core.")]
 
 
@@ -80,7 +78,8 @@ def shard_imagenet(
     from accelssl.pipeline.sources.open_source import open_source
     from accelssl.pipeline.sources.selection import Selection
 
-    refuse_out_of_range(_as_option, limit_per_class=(limit_per_class, 1), workers=(workers, 0))
+    spelled = partial(_spelled, "shard-imagenet")
+    refuse_out_of_range(spelled, limit_per_class=(limit_per_class, 1), workers=(workers, 0))
     names = None if classes is None else _names(classes)
     selection = Selection(subset, names, limit_per_class)
     with _told_how_to_go_on(), _bar("images") as show:
@@ -99,7 +98,7 @@ def shard_imagenet(
             short_side=short_side,
             workers=workers or None,
             progress=lambda done, total: show("verifying and writing", done, total),
-            spelled=_as_option,
+            spelled=spelled,
         )
     print(report)
 
@@ -118,7 +117,8 @@ def verify_shards(
     from accelssl.pipeline.sharding.option_ranges import refuse_out_of_range
     from accelssl.pipeline.verify.verify import verify_shards as verify
 
-    refuse_out_of_range(_as_option, sample=(sample, 0), workers=(workers, 0))
+    spelled = partial(_spelled, "verify-shards")
+    refuse_out_of_range(spelled, sample=(sample, 0), workers=(workers, 0))
     with _bar("bytes") as show:
         report = verify(
             shards,
@@ -147,7 +147,7 @@ def index_shards(
     from accelssl.pipeline.sharding.option_ranges import refuse_out_of_range
     from accelssl.pipeline.sources.selection import class_names
 
-    refuse_out_of_range(_as_option, workers=(workers, 0))
+    refuse_out_of_range(partial(_spelled, "index-shards"), workers=(workers, 0))
     names = None if classes is None else class_names(classes)
     with _bar("bytes") as show:
         adoption = index(
@@ -161,11 +161,11 @@ def index_shards(
         raise typer.Exit(1)
 
 
-def _as_option(name: str) -> str:
+def _spelled(command: str, name: str) -> str:
     """What sets a parameter, or an option as a manifest names it; else the name itself."""
     if name.startswith(f"{_SAMPLES}_"):
-        return f"{_as_option(_SAMPLES)} of {name.removeprefix(f'{_SAMPLES}_')}"
-    return f"--{name.replace('_', '-')}" if name in _OPTIONS else name
+        return f"{option_of(_SAMPLES, command)} of {name.removeprefix(f'{_SAMPLES}_')}"
+    return option_of(name, command)
 
 
 def _names(classes: str) -> tuple[str, ...]:

@@ -85,6 +85,7 @@ def test_the_strongest_compression_keeps_the_fewest_patches() -> None:
         ({"models": ""}, "no models"),
         ({"batch": 1}, "--batch 1"),
         ({"threads": 0}, "--threads 0"),
+        ({"threads": 5000}, "--threads 5000"),
         ({"steps": 0}, "--steps 0"),
         ({"only": "tokens"}, "--only tokens"),
     ],

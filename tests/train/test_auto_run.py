@@ -334,13 +334,13 @@ def test_another_way_of_choosing_is_refused_by_name_when_a_run_goes_on(shard_dir
         ((None, None, "auto"), (1.0, "0,.4,.7")),
     ):
         refuse_another(auto, compression, options, usual)
-    with pytest.raises(UserError, match=r"started with auto_share 1\.0, not 0\.5"):
+    with pytest.raises(UserError, match=r"started with --auto-share 1\.0, not 0\.5"):
         refuse_another(auto, (None, None, "auto"), (0.5, None), usual)
-    with pytest.raises(UserError, match=r"started with auto_at .*, not \(0\.0, 0\.5\)"):
+    with pytest.raises(UserError, match=r"started with --auto-at 0,.*, not 0,0\.5\."):
         refuse_another(auto, (None, None, "auto"), (None, "0,.5"), usual)
-    with pytest.raises(UserError, match=r"started with schedule auto, not p16 d0 until 1\."):
+    with pytest.raises(UserError, match=r"started with --schedule auto, not p16 d0 until 1\."):
         refuse_another(auto, (16, 0.0, None), (None, None), usual)
-    with pytest.raises(UserError, match=r"started with schedule .*, not auto"):
+    with pytest.raises(UserError, match=r"started with p24 d0 until 1, not --schedule auto"):
         refuse_another(given, (None, None, "auto"), (None, None), usual)
     refuse_another(given, (24, 0.0, None), (None, None), usual)
 

@@ -273,11 +273,11 @@ def test_settings_that_make_no_sense_are_refused_by_name(config: TrainConfig) ->
         ({"teacher_temp_start": 1e-30}, "teacher_temp_start 1e-30"),
         ({"temperature": 1e-30}, r"--temperature 1e-30.* 0\.001 to 100"),
         ({"weight_decay": math.inf}, "--weight-decay inf.* finite"),
-        ({"clip": math.nan}, "--clip nan"),
+        ({"clip": math.nan}, "^clip nan"),
         ({"momentum": 2.0}, r"--momentum 2 .* best 0\.996"),
         ({"frozen_last": 1.5}, r"frozen_last 1\.5"),
         ({"drop_path": 1.0}, "drop_path 1"),
-        ({"clip": -1.0}, "--clip -1"),
+        ({"clip": -1.0}, "^clip -1"),
         ({"final_weight_decay": -1.0}, "final_weight_decay -1"),
         ({"algo": "moco"}, "--local-crops, --mode and drop_path have no effect with moco"),
     ]:

@@ -185,7 +185,7 @@ def test_an_unfinished_one_does_not_make_room_for_another(
     stopped_at(1)
     with pytest.raises(SystemExit):
         run(vit, shard_set, small("mae"), tmp_path)
-    with pytest.raises(UserError, match=r"unfinished .* epochs 2, not 3"):
+    with pytest.raises(UserError, match=r"unfinished .* --epochs 2, not 3"):
         run(vit, shard_set, small("mae", epochs=3), tmp_path)
     with torch.no_grad():
         next(vit.parameters()).add_(1)

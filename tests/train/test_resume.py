@@ -417,7 +417,7 @@ def test_a_finished_run_says_so_in_one_line(
         ({"head_out": 4}, "head_out 8, now 4"),
         ({"weight_decay": 0.3}, "weight_decay 0.1, now 0.3"),
         ({"size": 64}, "size 48, now 64"),
-        ({"seed": 7, "min_area": 0.5}, "smallest crop 0.08, now 0.5; seed 5, now 7"),
+        ({"seed": 7, "min_area": 0.5}, "min_area 0.08, now 0.5; seed 5, now 7"),
         ({"base_lr": 0.02}, "base_lr 0.01, now 0.02"),
         ({"budget": 20.0}, "budget 10.0, now 20.0"),
         ({"schedule": [{"until": 1.0, "p": 16, "drop": 0.0}]}, '"drop": 0.5}], now [{"until"'),

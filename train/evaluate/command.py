@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
+from accelssl.option_names import option_of
 from accelssl.train.command import pick_device
 from accelssl.train.distributed import device_of, joined, read_ranks
 from accelssl.train.evaluate.block_features import probe_features, reset_last_norm
@@ -21,16 +22,16 @@ from accelssl.train.evaluate.tables import score_table
 from accelssl.train.report import write_report
 
 PROTOCOLS = ("nn", "linear", "finetune")
-# The option on the command line, and the protocols it is for; the others are for all.
-_OPTIONS = {
-    "preset": ("--preset", ("linear", "finetune")),
-    "normalises": ("--lp-bn", ("linear",)),
-    "rates": ("--lrs", ("linear", "finetune")),
-    "crops": ("--crops", ("linear",)),
-    "epochs": ("--epochs", ("linear", "finetune")),
-    "batch": ("--batch", ("linear", "finetune")),
-    "resets_last_norm": ("--reset-last-norm", ("linear",)),
-    "compares": ("--no-untrained", ("nn", "linear")),
+# The protocols that an option is for; the others are for all.
+_OPTIONS_OF = {
+    "preset": ("linear", "finetune"),
+    "normalises": ("linear",),
+    "rates": ("linear", "finetune"),
+    "crops": ("linear",),
+    "epochs": ("linear", "finetune"),
+    "batch": ("linear", "finetune"),
+    "resets_last_norm": ("linear",),
+    "compares": ("nn", "linear"),
 }
 
 
@@ -156,10 +157,10 @@ def _finetuned(
 def _refuse(protocol: str, options: Options) -> None:
     if protocol not in PROTOCOLS:
         raise UserError(f"The protocol {protocol!r} is not known.", f"Use {', '.join(PROTOCOLS)}.")
-    for name, (option, protocols) in _OPTIONS.items():
+    for name, protocols in _OPTIONS_OF.items():
         if getattr(options, name) is not None and protocol not in protocols:
             raise UserError(
-                f"{option} has no effect with --protocol {protocol}.",
+                f"{option_of(name, 'evaluate')} has no effect with --protocol {protocol}.",
                 f"Leave it out, or use --protocol {' or '.join(protocols)}.",
             )
     if protocol != "finetune" and read_ranks().world > 1:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
+from accelssl.option_names import option_of
 from accelssl.train.checkpoint import refuse_damage
 from accelssl.train.whole_file import whole_file
 
@@ -79,7 +80,10 @@ def load(folder: Path, facts: Facts) -> FinetuneState:
 
 def _difference(stored: Facts, given: Facts) -> str:
     names = [name for name in stored | given if stored.get(name) != given.get(name)]
-    shown = [f"{name} {_short(stored.get(name))}, not {_short(given.get(name))}" for name in names]
+    shown = [
+        f"{option_of(name, 'evaluate')} {_short(stored.get(name))}, not {_short(given.get(name))}"
+        for name in names
+    ]
     return "; ".join(shown[:3])
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from accelssl.errors import UserError
+from accelssl.option_names import option_of
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train.config import TrainConfig
 from accelssl.train.gradients.estimator import Estimate, Interval, Method, Sums, estimate
@@ -146,8 +147,9 @@ def refuse_other_facts(path: Path, stored: Facts, given: Facts) -> None:
     differing = [name for name in stored | given if stored.get(name) != given.get(name)]
     if differing:
         name = differing[0]
+        option = option_of(name, "analyze-gradients")
         raise UserError(
-            f"{path} is of an analysis with {name} {stored.get(name)}, not {given.get(name)}.",
+            f"{path} is of an analysis with {option} {stored.get(name)}, not {given.get(name)}.",
             "Give the same options to go on with it, name another --out, or remove it.",
         )
 
