@@ -4,7 +4,7 @@ Until the first choice, which comes before the first step, the schedule is BEFOR
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +12,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import UNCOMPRESSED
 from accelssl.train.schedule import constant
 
-BEFORE = constant(UNCOMPRESSED)
+BEFORE = replace(constant(UNCOMPRESSED), origin="the beginning of --schedule auto")
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,8 @@ def new_config(
     named = _named_recipe(recipe, algo, small, resuming=False)
     refuse_contradictions(compression, (None, None))
     method = _algorithm(algo, named)
-    settings = settings_of(compression, (None, None), _usual_compression(named), method)
+    usual = _usual_compression(named)
+    settings = settings_of(compression, (None, None), usual, method, may_choose=False)
     return _recipe(method, data, options | settings | {"budget": budget}, small, named)
 
 

@@ -34,15 +34,21 @@ def refuse_contradictions(compression: Compressing, auto_options: AutoOptions) -
 
 
 def settings_of(
-    compression: Compressing, auto_options: AutoOptions, usual: Compression, algo: str
+    compression: Compressing,
+    auto_options: AutoOptions,
+    usual: Compression,
+    algo: str,
+    *,
+    may_choose: bool = True,
 ) -> dict[str, Any]:
     """The fields "schedule" and "auto" of a new configuration, None for what was not said.
 
-    usual: what --patch or --drop has where the other is given alone.
+    usual: what --patch or --drop has where the other is given alone. may_choose: whether --schedule
+    may be auto, for remedies.
     """
     if compression[2] == AUTO:
         return {"schedule": auto.BEFORE, "auto": auto.read_auto(*auto_options)}
-    return {"schedule": _schedule(compression, usual, algo), "auto": None}
+    return {"schedule": _schedule(compression, usual, algo, may_choose), "auto": None}
 
 
 def refuse_another(
@@ -67,12 +73,15 @@ def _given(compression: Compressing) -> str:
     return " and ".join(option for option, value in options if value is not None)
 
 
-def _schedule(compression: Compressing, usual: Compression, algo: str) -> Schedule | None:
+def _schedule(
+    compression: Compressing, usual: Compression, algo: str, may_choose: bool = True
+) -> Schedule | None:
     patch, drop, schedule = compression
     if schedule == DEFAULT:
         return default_schedule(algo)
     if schedule is not None:
-        return read_schedule(Path(schedule), or_else=f", or give {AUTO} or {DEFAULT}")
+        words = f"{AUTO} or {DEFAULT}" if may_choose else DEFAULT
+        return read_schedule(Path(schedule), or_else=f", or give {words}")
     if patch is None and drop is None:
         return None
     return constant(

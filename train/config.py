@@ -130,8 +130,7 @@ class TrainConfig:
                 "Give either of them: a schedule, or auto.",
             )
         self._check_grid()
-        for stage in self.schedule.stages:
-            stage.compression.keep(self.size)
+        self._check_kept()
         dearest = max(self.sample_cost(stage) for stage in self.schedule.stages)
         if self.budget < self.batch * dearest:
             raise UserError(
@@ -150,13 +149,32 @@ class TrainConfig:
         sizes = " or ".join(str(size) for size in (below, below + each) if size)
         fitting = [str(p) for p in PATCH_SIDES if self.size % p == 0]
         remedy = f"Use --size {sizes}."
-        if fitting and len(self.schedule.stages) == 1 and not self.auto:
+        origin = self.schedule.origin
+        if fitting and origin:
+            remedy = (
+                f"Use --size {sizes}, or in the place of that schedule --patch "
+                f"{' or '.join(fitting)}, or a file with such patches alone."
+            )
+        elif fitting and len(self.schedule.stages) == 1:
             remedy = f"Use --patch {' or '.join(fitting)}, or --size {sizes}."
-        default = ", the default of --patch" if sides == {DEFAULT_COMPRESSION.p} else ""
+        whose = ", the default of --patch" if sides == {DEFAULT_COMPRESSION.p} else ""
+        if origin:
+            whose = f", which {origin} has"
         raise UserError(
-            f"A crop of {self.size} px (--size) cannot be cut into {unfit} px patches{default}.",
+            f"A crop of {self.size} px (--size) cannot be cut into {unfit} px patches{whose}.",
             remedy,
         )
+
+    def _check_kept(self) -> None:
+        """Each stage leaves something of a crop."""
+        try:
+            for stage in self.schedule.stages:
+                stage.compression.keep(self.size)
+        except UserError as error:
+            if not self.schedule.origin:
+                raise
+            what = f"{error.what.removesuffix('.')}, in {self.schedule.origin}."
+            raise UserError(what, error.remedy) from None
 
     def _check_optimizer(self) -> None:
         final = self.final_weight_decay

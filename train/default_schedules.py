@@ -3,6 +3,7 @@
 schedules/ALGO.json is what `accelssl schedule` wrote, with what it was measured on.
 """
 
+from dataclasses import replace
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 
@@ -14,4 +15,5 @@ SHIPPED: Traversable = files("accelssl.train") / "schedules"
 def default_schedule(algo: str, folder: Traversable = SHIPPED) -> Schedule:
     """The default of a method."""
     with as_file(folder / f"{algo}.json") as path:
-        return read_schedule(path)
+        origin = f"the default schedule of {algo} (--schedule default)"
+        return replace(read_schedule(path), origin=origin)

@@ -150,7 +150,9 @@ def _dino_crops(options: dict[str, Any]) -> dict[str, Any]:
 
 
 # Cheapest first: an image of the first stage costs 0.37 units, of the second 0.98.
-DEMO_SCHEDULE = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(30, 0.5))))
+DEMO_SCHEDULE = Schedule(
+    (Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(30, 0.5))), "the demo's recipe"
+)
 
 
 def demo(data: str, budget: float, schedule: Schedule, **options: Any) -> TrainConfig:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Stages in order; the last ends at 1. UserError when they do not ascend to 1."""
+    """Stages in order; the last ends at 1. UserError when they do not ascend to 1.
+
+    origin: what has them, in words for messages; none where --patch and --drop say it.
+    """
 
     stages: tuple[Stage, ...]
+    origin: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         ends = [stage.until for stage in self.stages]
@@ -87,8 +91,8 @@ def _float(value: float) -> float:
 
 
 def read_schedule(path: Path, or_else: str = "") -> Schedule:
-    """A JSON file holding a list of stages, alone or as "stages" of an object. UserError when
-    unreadable or malformed; or_else: the end of its remedy."""
+    """A JSON file holding a list of stages, alone or as "stages" of an object. UserError, which
+    names the file, when unreadable or malformed; or_else: the end of its remedy."""
     try:
         stages = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -96,7 +100,12 @@ def read_schedule(path: Path, or_else: str = "") -> Schedule:
             f"The schedule {path} cannot be read: {_reason(error)}.",
             f"Write a JSON file like {EXAMPLE}{or_else}.",
         ) from None
-    return from_json(stages)
+    try:
+        return replace(from_json(stages), origin=f"the schedule {path}")
+    except UserError as error:
+        raise UserError(
+            f"In {path}: {error.what[0].lower()}{error.what[1:]}", error.remedy
+        ) from None
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -75,8 +75,14 @@ def test_what_is_not_said_of_auto_is_as_usual() -> None:
         ("--schedule auto --patch 30", "--schedule and --patch or --drop were given together"),
         ("--schedule auto --drop 0.5", "--schedule and --patch or --drop were given together"),
         ("--schedule auto --size 50 --algo simclr", "(--size) cannot be cut into 16 px patches"),
-        ("--schedule default --size 96", "(--size) cannot be cut into 20 px patches"),
+        (
+            "--schedule default --size 96",
+            "cannot be cut into 20 px patches, which the default schedule of simclr (--schedule "
+            "default) has.",
+        ),
+        ("--recipe simclr_demo --size 96", "30 px patches, which the demo's recipe has."),
         ("--schedule ./auto", "The schedule auto cannot be read"),
+        ("--schedule Auto", 'until": 1.0, "p": 16, "drop": 0.5}], or give auto or default.'),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
@@ -101,8 +107,9 @@ def test_a_file_that_is_named_auto_is_reached_by_its_folder(
 def test_a_plan_of_what_nobody_knows_yet_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("plan", "--data", "none", "--schedule", "auto", "--budget", "1M", "--device", "cpu")
-    assert "is not known before" in accelssl(monkeypatch, capsys, *words)
+    words = ("plan", "--data", "none", "--budget", "1M", "--device", "cpu", "--schedule")
+    assert "is not known before" in accelssl(monkeypatch, capsys, *words, "auto")
+    assert "}], or give default." in accelssl(monkeypatch, capsys, *words, "Auto")
 
 
 def test_a_configuration_with_auto_is_read_back(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression
 from accelssl.train import recipes
+from accelssl.train.auto import BEFORE, Auto
 from accelssl.train.config import TrainConfig
 from accelssl.train.config_file import read_config
-from accelssl.train.schedule import Schedule, Stage, constant
+from accelssl.train.default_schedules import default_schedule
+from accelssl.train.schedule import Schedule, Stage, constant, read_schedule
 
 P30 = constant(Compression(30, 0.5))
 
@@ -47,6 +50,75 @@ def test_several_stages_are_told_a_size_that_fits_all() -> None:
     with pytest.raises(UserError, match="into 40 px patches") as refused:
         recipes.simclr("vit_tiny_patch16_224", "shards", 1e6, stages, size=224)
     assert refused.value.remedy == "Use --size 160 or 240."
+
+
+STAGES = [{"until": 0.5, "p": 40, "drop": 0.5}, {"until": 1.0, "p": 16, "drop": 0.9}]
+
+
+def of_a_file(folder: Path, stages: Any = STAGES) -> Schedule:
+    path = folder / "stages.json"
+    path.write_text(json.dumps(stages))
+    return read_schedule(path)
+
+
+def simclr_of(schedule: Schedule, size: int, **options: Any) -> TrainConfig:
+    return recipes.simclr("vit_tiny_patch16_224", "shards", 1e9, schedule, size=size, **options)
+
+
+@pytest.mark.parametrize("size", [96, 100, 224])
+@pytest.mark.parametrize("kind", ["default", "file", "auto"])
+def test_a_schedule_that_does_not_fit_is_named_with_sizes_and_patches_that_do(
+    kind: str, size: int, tmp_path: Path
+) -> None:
+    schedule = {"default": default_schedule("simclr"), "auto": BEFORE}.get(kind)
+    schedule = schedule or of_a_file(tmp_path)
+    whose = {
+        "default": "the default schedule of simclr (--schedule default)",
+        "file": f"the schedule {tmp_path / 'stages.json'}",
+        "auto": "the beginning of --schedule auto",
+    }[kind]
+    auto = Auto() if kind == "auto" else None
+    if all(size % stage.compression.p == 0 for stage in schedule.stages):
+        assert simclr_of(schedule, size, auto=auto).size == size
+        return
+    with pytest.raises(UserError, match=rf"{size} px .* px patches, which ") as refused:
+        simclr_of(schedule, size, auto=auto)
+    assert f", which {whose} has." in refused.value.what
+    said = re.fullmatch(
+        r"Use --size ([\d or]+), or in the place of that schedule --patch ([\d or]+), or a file "
+        r"with such patches alone\.",
+        refused.value.remedy,
+    )
+    assert said
+    sizes, sides = ([int(each) for each in found.split(" or ")] for found in said.groups())
+    assert all(simclr_of(schedule, each, auto=auto).size == each for each in sizes)
+    assert sides == [side for side in PATCH_SIDES if size % side == 0]
+    assert all(simclr_of(constant(Compression(side, 0.0)), size) for side in sides)
+
+
+def test_a_schedule_that_leaves_nothing_of_a_crop_is_named(tmp_path: Path) -> None:
+    stages = of_a_file(tmp_path, [{"until": 1.0, "p": 48, "drop": 0.9}])
+    with pytest.raises(UserError, match=r"leaves none .*, in the schedule .*stages\.json\."):
+        simclr_of(stages, 96)
+    with pytest.raises(UserError, match=r"leaves none of the 4 patches \(p = 48, 96 px\)\."):
+        simclr_of(constant(Compression(48, 0.9)), 96)
+
+
+@pytest.mark.parametrize(
+    ("stages", "what"),
+    [
+        ([{"until": 1.0, "p": 32, "drop": 0.5}], "patch side 32 is not supported."),
+        ([{"until": 1.0, "p": 16, "drop": 1}], "drop 1.0 is not a fraction that keeps patches."),
+        ([{"until": 0.9, "p": 16, "drop": 0}], "the stages of the schedule end at [0.9]."),
+        ({"steps": 3}, "the schedule is not a list of stages."),
+    ],
+)
+def test_what_is_wrong_in_a_schedule_is_said_to_be_in_its_file(
+    stages: Any, what: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as refused:
+        of_a_file(tmp_path, stages)
+    assert refused.value.what == f"In {tmp_path / 'stages.json'}: {what}"
 
 
 @pytest.mark.parametrize("p", [16, 24, 30])

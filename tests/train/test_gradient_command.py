@@ -183,7 +183,7 @@ def test_the_command_line_analyses_with_a_bank_and_the_papers_estimator(
         ("--checkpoints 0,half", "--checkpoints 0,half"),
         ("--checkpoints nan", "--checkpoints nan"),
         ("--patches 16.5", "--patches 16.5"),
-        ("--patches 20", "20 px patches"),
+        ("--patches 20", "into 20 px patches.\nUse --patches 16,24,48, or some of them."),
         ("--patches 48 --drops .9", "leaves none"),
         ("--samples 12", "--samples 12"),
         ("--subbatch 64", "40 training images"),

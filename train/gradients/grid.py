@@ -34,9 +34,13 @@ def grid_of(
 
     UserError for a compression that leaves nothing of them.
     """
-    cells = [Compression(p, drop) for p, drop in product(sides or PATCH_SIDES, drops or DROPS)]
-    if not sides:
-        cells = [cell for cell in cells if config.size % cell.p == 0]
+    fitting = [p for p in PATCH_SIDES if config.size % p == 0]
+    cells = [Compression(p, drop) for p, drop in product(sides or fitting, drops or DROPS)]
+    if unfit := [p for p in sides if config.size % p]:
+        raise UserError(
+            f"The run's crops of {config.size} px cannot be cut into {unfit[0]} px patches.",
+            f"Use --patches {','.join(map(str, fitting))}, or some of them.",
+        )
     if not drops:
         cells = [cell for cell in cells if (1 - cell.drop) * cell.grid(config.size) ** 2 >= 1]
     for cell in cells:
