@@ -30,9 +30,15 @@ def analyze_gradients(
     ] = "0,.25,.5,.75,1",
     data: Annotated[str | None, typer.Option(help="Shard set [the run's own].")] = None,
     patches: Annotated[
-        str | None, typer.Option(help="Patch sides of the grid [16,20,24,30,40,48].")
+        str | None,
+        typer.Option(
+            help="Patch sides of the grid [of 16,20,24,30,40,48 those that divide its crops]."
+        ),
     ] = None,
-    drops: Annotated[str | None, typer.Option(help="Drops of the grid [0,.25,.5,.75,.9].")] = None,
+    drops: Annotated[
+        str | None,
+        typer.Option(help="Drops of the grid [of 0,.25,.5,.75,.9 those that leave a patch]."),
+    ] = None,
     samples: Annotated[int, typer.Option(help="Images for each cell.")] = 16_384,
     subbatch: Annotated[
         int, typer.Option(help="Images a gradient: variance is that between sub-batches.")
@@ -44,8 +50,8 @@ def analyze_gradients(
     negatives: Annotated[
         str,
         typer.Option(
-            help="Of an image: the others of its sub-batch; or bank: with fixed ones beside, as "
-            "many as in the run's batch."
+            help="Of an image: subbatch, the others of it; or bank, not for dino: with fixed ones "
+            "beside, as many as in the run's batch."
         ),
     ] = "subbatch",
     scope: Annotated[

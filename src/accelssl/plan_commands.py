@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from accelssl.run_options import Algo, Drop, Model, Patch, Recipe, ScheduleChoice, Small
+from accelssl.run_options import Algo, Drop, KnownSchedule, Model, Patch, Recipe, Small
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,7 +37,7 @@ def plan(
     model: Model = None,
     patch: Patch = None,
     drop: Drop = None,
-    schedule: ScheduleChoice = None,
+    schedule: KnownSchedule = None,
     small: Small = False,
     size: Annotated[int | None, typer.Option(help="Side of the crops in pixels [240].")] = None,
     batch: Annotated[

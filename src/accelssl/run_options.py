@@ -19,6 +19,13 @@ ScheduleChoice = Annotated[
         "chosen in the run, by its gradient errors.",
     ),
 ]
+KnownSchedule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|default",
+        help="Instead of --patch and --drop: a JSON list of stages, or the method's default.",
+    ),
+]
 Small = Annotated[
     bool,
     typer.Option(
