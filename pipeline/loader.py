@@ -3,7 +3,7 @@
 Shapes: N images on this rank, S patches in the grid, L kept patches, V = 768 values a token.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import cycle, tee
@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accelssl.pipeline import hardware_queues
-from accelssl.pipeline.compress import augmentation, drops, op, reference
-from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.pipeline.compress import op, reference
+from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.crop_stream import Crops, crop_stream
 from accelssl.pipeline.decoding import Decoding
+from accelssl.pipeline.draws import Draws
 from accelssl.pipeline.feed import EncodedBatches
 from accelssl.pipeline.lane import Lane
-from accelssl.pipeline.order import Plan, Position, batches_per_epoch, plans, sequential_plans
+from accelssl.pipeline.order import Plan, Position, batches_per_epoch, plans
 from accelssl.pipeline.shards import Split
 from accelssl.pipeline.views import View
-from accelssl.pipeline.windows import Windows, central_windows, random_windows
 
-EVALUATION_SIZE = 224
 GPU_READERS = 2
 
 
@@ -131,8 +130,13 @@ class Loader:
         planned, self._plans = tee(
             plans(len(split), options.batch, options.seed, options.rank, options.world, start)
         )
-        self._stream: Crops | None = _stream(
-            split, self.views, options, planned, self._windows, options.reader_processes
+        self._draws = Draws(self.views, options.seed)
+        encoded = EncodedBatches(
+            split, planned, self._draws.windows, options.threads, options.reader_processes
+        )
+        sizes = [view.size for view in self.views]
+        self._stream: Crops | None = crop_stream(
+            split, encoded, sizes, options.batch, options.device, options.decoding
         )
         self._drawing = ThreadPoolExecutor(len(self.views), "accelssl-draw")
         self._lane = Lane(options.device)
@@ -202,11 +206,11 @@ class Loader:
         images = []
         with self._lane.in_use():
             for index in shown:
-                params = self._lane.sent(torch.from_numpy(self._params(made.plan, index)))
+                params = self._lane.sent(torch.from_numpy(self._draws.params(made.plan, index)))
                 augmented_NCHW = reference.augment(made.crops[index], params)
                 augmented_NHWC = (augmented_NCHW.permute(0, 2, 3, 1) * 255).round().byte()
                 images.append(augmented_NHWC.cpu().numpy())
-        kept = [[self._keep_idx(made.plan, i, stage[i]) for i in shown] for stage in stages]
+        kept = [[self._draws.keep_idx(made.plan, i, stage[i]) for i in shown] for stage in stages]
         return np.stack(images), kept
 
     def _refuse_too_few(self, asked: Sequence[Compression] | None) -> None:
@@ -249,7 +253,8 @@ class Loader:
         ]
 
     def _draw(self, plan: Plan, index: int, compression: Compression) -> _Drawn:
-        params, kept = self._params(plan, index), self._keep_idx(plan, index, compression)
+        params = self._draws.params(plan, index)
+        kept = self._draws.keep_idx(plan, index, compression)
         return _Drawn(compression, self._lane.packed(params), self._lane.packed(kept))
 
     def _compressed(
@@ -270,70 +275,3 @@ class Loader:
         params = self._lane.sent(drawn.params_NP)
         values = op.augment_patchify(crops_NHWC, params, keep_idx, p, self.options.dtype)
         return Tokens(values, keep_idx, p, drawn.compression.grid(crops_NHWC.shape[1]))
-
-    def _params(self, plan: Plan, index: int) -> NDArray[np.float32]:
-        return augmentation.augmentation(
-            self.views[index], index, self.options.seed, plan.epoch, plan.samples_N
-        )
-
-    def _keep_idx(self, plan: Plan, index: int, compression: Compression) -> NDArray[np.int64]:
-        size = self.views[index].size
-        return drops.kept_patches(
-            self.options.seed,
-            plan.epoch,
-            plan.samples_N,
-            index,
-            compression.grid(size) ** 2,
-            compression.keep(size),
-        )
-
-    def _windows(self, plan: Plan, sizes_N2: NDArray[np.int64]) -> tuple[Windows, ...]:
-        return tuple(
-            random_windows(view, i, self.options.seed, plan.epoch, plan.samples_N, sizes_N2)
-            for i, view in enumerate(self.views)
-        )
-
-
-def evaluation_batches(
-    split: Split, options: LoaderOptions, *, is_cubic: bool = True
-) -> Iterator[tuple[Tokens, NDArray[np.int64]]]:
-    """Every sample once, in order, uncompressed and not augmented: (Tokens, labels_N).
-
-    The central 224 px of the image at short side 256, as torchvision's Resize(256, BICUBIC) and
-    CenterCrop(224) show it, or, if not is_cubic, interpolated as the crops of training are; the
-    last batch is as large as it comes.
-    """
-    view = View("evaluation", EVALUATION_SIZE)
-    planned = sequential_plans(len(split), options.batch)
-    stream = _stream(
-        split,
-        (view,),
-        options,
-        planned,
-        lambda _, sizes: (central_windows(sizes),),
-        is_cubic=is_cubic,
-    )
-    while batch := next(stream, None):
-        encoded, (crops,) = batch
-        samples = len(encoded.labels_N)
-        grid = UNCOMPRESSED.grid(EVALUATION_SIZE)
-        params = torch.from_numpy(augmentation.identity(samples)).to(options.device)
-        keep_idx = torch.arange(grid**2, device=options.device).repeat(samples, 1)
-        values = op.augment_patchify(crops, params, keep_idx, UNCOMPRESSED.p, options.dtype)
-        yield Tokens(values, keep_idx, UNCOMPRESSED.p, grid), encoded.labels_N
-
-
-def _stream(
-    split: Split,
-    views: Sequence[View],
-    options: LoaderOptions,
-    planned: Iterator[Plan],
-    windowing: Callable[[Plan, NDArray[np.int64]], tuple[Windows, ...]],
-    readers: int = 0,
-    is_cubic: bool = False,
-) -> Crops:
-    encoded = EncodedBatches(split, planned, windowing, options.threads, readers)
-    sizes = [view.size for view in views]
-    return crop_stream(
-        split, encoded, sizes, options.batch, options.device, options.decoding, is_cubic
-    )

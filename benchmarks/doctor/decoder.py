@@ -41,7 +41,8 @@ def check_data_path_on_gpu(context: Context) -> Finding:
 
 def _data_path(context: Context, device: torch.device) -> Finding:
     # Imported here: without DALI this check fails, and the others go on.
-    from accelssl.pipeline.loader import LoaderOptions, evaluation_batches
+    from accelssl.pipeline.evaluation import evaluation_batches
+    from accelssl.pipeline.loader import LoaderOptions
 
     name = f"shards to tokens, {device.type}"
     shown = context.scratch / "shown"

@@ -298,7 +298,7 @@ def test_a_crop_one_pixel_off_is_broken(monkeypatch: pytest.MonkeyPatch, shown: 
         windows[:, [1, 3]] += 1
         return windows
 
-    monkeypatch.setattr("accelssl.pipeline.loader.central_windows", shifted)
+    monkeypatch.setattr("accelssl.pipeline.evaluation.central_windows", shifted)
     finding = decoder.check_data_path_on_cpu(Context(torch.device("cpu"), shown))
     assert finding.verdict == "broken" and "Do not train" in finding.remedy
 

@@ -298,7 +298,7 @@ for a in (500, 1000):
 
 
 FAILING_READS = """
-import accelssl.pipeline.loader as module
+import accelssl.pipeline.draws as module
 from accelssl.errors import UserError
 windows, calls, error = module.random_windows, 0, None
 def failing(*arguments):  # called by the threads that read

@@ -12,8 +12,9 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from accelssl.pipeline.compress.reference import IMAGENET_MEAN, IMAGENET_STD
+from accelssl.pipeline.evaluation import evaluation_batches
 from accelssl.pipeline.imagenet import shard_images
-from accelssl.pipeline.loader import LoaderOptions, evaluation_batches
+from accelssl.pipeline.loader import LoaderOptions
 from accelssl.pipeline.shards import Split, open_shards
 from accelssl.pipeline.windows import central_windows
 

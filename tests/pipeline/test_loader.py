@@ -16,8 +16,9 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.compress.reference import augment
 from accelssl.pipeline.dali import CropStream
 from accelssl.pipeline.decoding import Decoding
+from accelssl.pipeline.evaluation import evaluation_batches
 from accelssl.pipeline.feed import Encoded, EncodedBatches
-from accelssl.pipeline.loader import Batch, Loader, LoaderOptions, evaluation_batches
+from accelssl.pipeline.loader import Batch, Loader, LoaderOptions
 from accelssl.pipeline.order import Position, sequential_plans
 from accelssl.pipeline.shards import ShardSet, Split
 from accelssl.pipeline.windows import random_windows

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torchvision.transforms.v2.functional import normalize, resize
 
 from accelssl.errors import UserError
-from accelssl.pipeline.loader import LoaderOptions, Tokens, evaluation_batches
+from accelssl.pipeline.evaluation import evaluation_batches
+from accelssl.pipeline.loader import LoaderOptions, Tokens
 from accelssl.pipeline.shards import ShardSet
 from accelssl.train.config import TrainConfig
 from accelssl.train.config_file import read_config

@@ -14,7 +14,8 @@ from torchvision.transforms.v2.functional import normalize
 
 from accelssl import cli
 from accelssl.errors import UserError
-from accelssl.pipeline.loader import LoaderOptions, evaluation_batches
+from accelssl.pipeline.evaluation import evaluation_batches
+from accelssl.pipeline.loader import LoaderOptions
 from accelssl.pipeline.shards import ShardSet
 from accelssl.train.evaluate.backbone import open_backbone
 from accelssl.train.export import export_encoder

@@ -20,7 +20,8 @@ from torchvision.transforms import v2
 from accelssl.errors import UserError
 from accelssl.pipeline.compress import augmentation, op
 from accelssl.pipeline.compress.reference import IMAGENET_MEAN, IMAGENET_STD
-from accelssl.pipeline.loader import LoaderOptions, evaluation_batches
+from accelssl.pipeline.evaluation import evaluation_batches
+from accelssl.pipeline.loader import LoaderOptions
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.train.evaluate.backbone import Pictures, whole_pictures
 from accelssl.train.evaluate.finetune_data import (

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from accelssl.errors import UserError
-from accelssl.pipeline.loader import LoaderOptions, Tokens, evaluation_batches
+from accelssl.pipeline.evaluation import evaluation_batches
+from accelssl.pipeline.loader import LoaderOptions, Tokens
 from accelssl.pipeline.shards import ShardSet
 from accelssl.train.evaluate.backbone import Backbone, whole_pictures
 from accelssl.train.evaluate.block_features import AT_ONCE, probe_features, reset_last_norm

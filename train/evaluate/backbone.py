@@ -18,7 +18,7 @@ from accelssl.errors import UserError
 from accelssl.model.tokens import Tokens
 from accelssl.pipeline.compress.compression import BASE_SIDE, CHANNELS
 from accelssl.pipeline.compress.reference import IMAGENET_MEAN, IMAGENET_STD
-from accelssl.pipeline.loader import EVALUATION_SIZE
+from accelssl.pipeline.evaluation import EVALUATION_SIZE
 from accelssl.train import checkpoint, resuming
 from accelssl.train.config import TrainConfig
 from accelssl.train.config_file import read_config

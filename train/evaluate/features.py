@@ -15,13 +15,8 @@ from torch import Tensor
 from accelssl.errors import UserError
 from accelssl.model.vit import Encoder
 from accelssl.pipeline.compress.compression import UNCOMPRESSED
-from accelssl.pipeline.loader import (
-    EVALUATION_SIZE,
-    Loader,
-    LoaderOptions,
-    Tokens,
-    evaluation_batches,
-)
+from accelssl.pipeline.evaluation import EVALUATION_SIZE, evaluation_batches
+from accelssl.pipeline.loader import Loader, LoaderOptions, Tokens
 from accelssl.pipeline.shards import Split
 from accelssl.pipeline.views import View
 from accelssl.train.config import TrainConfig

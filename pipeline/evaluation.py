@@ -1,0 +1,48 @@
+"""The pictures that accuracy is judged on: each once, from its middle, neither augmented nor
+compressed."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accelssl.pipeline.compress import augmentation, op
+from accelssl.pipeline.compress.compression import UNCOMPRESSED
+from accelssl.pipeline.crop_stream import crop_stream
+from accelssl.pipeline.feed import EncodedBatches
+from accelssl.pipeline.loader import LoaderOptions, Tokens
+from accelssl.pipeline.order import Plan, sequential_plans
+from accelssl.pipeline.shards import Split
+from accelssl.pipeline.windows import Windows, central_windows
+
+EVALUATION_SIZE = 224
+
+
+def evaluation_batches(
+    split: Split, options: LoaderOptions, *, is_cubic: bool = True
+) -> Iterator[tuple[Tokens, NDArray[np.int64]]]:
+    """Every sample once, in order, uncompressed and not augmented: (Tokens, labels_N).
+
+    The central 224 px of the image at short side 256, as torchvision's Resize(256, BICUBIC) and
+    CenterCrop(224) show it, or, if not is_cubic, interpolated as the crops of training are; the
+    last batch is as large as it comes.
+    """
+    planned = sequential_plans(len(split), options.batch)
+    encoded = EncodedBatches(split, planned, _middle, options.threads)
+    sizes = [EVALUATION_SIZE]
+    stream = crop_stream(
+        split, encoded, sizes, options.batch, options.device, options.decoding, is_cubic
+    )
+    while batch := next(stream, None):
+        encoded_batch, (crops,) = batch
+        samples = len(encoded_batch.labels_N)
+        grid = UNCOMPRESSED.grid(EVALUATION_SIZE)
+        params = torch.from_numpy(augmentation.identity(samples)).to(options.device)
+        keep_idx = torch.arange(grid**2, device=options.device).repeat(samples, 1)
+        values = op.augment_patchify(crops, params, keep_idx, UNCOMPRESSED.p, options.dtype)
+        yield Tokens(values, keep_idx, UNCOMPRESSED.p, grid), encoded_batch.labels_N
+
+
+def _middle(_: Plan, sizes_N2: NDArray[np.int64]) -> tuple[Windows, ...]:
+    return (central_windows(sizes_N2),)
