@@ -18,8 +18,8 @@ import typer
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import checkpoint
 from accelssl.train.budget import format_units, parse_units
-from accelssl.train.command import pick_device
 from accelssl.train.config import TrainConfig
+from accelssl.train.device import pick_device
 from accelssl.train.environment import environment
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.recipes import small_simclr

@@ -6,7 +6,8 @@ from typing import Any
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import auto
-from accelssl.train.config import TrainConfig, another_run, refuse_change
+from accelssl.train.changed_options import another_run, refuse_change
+from accelssl.train.config import TrainConfig
 from accelssl.train.default_schedules import default_schedule
 from accelssl.train.schedule import Schedule, constant, read_schedule
 
@@ -19,7 +20,9 @@ AutoOptions = tuple[float | None, str | None]
 """--auto-share, --auto-at."""
 
 
-def refuse_contradictions(compression: Compressing, auto_options: AutoOptions) -> None:
+def refuse_contradictions(
+    compression: Compressing, auto_options: AutoOptions = (None, None)
+) -> None:
     """UserError for options that exclude each other, or have no effect alone."""
     patch, drop, schedule = compression
     if schedule is not None and (patch is not None or drop is not None):

@@ -10,9 +10,9 @@ from accelssl.pipeline.demo import write_demo_pictures
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.train import checkpoint
 from accelssl.train.budget import parse_units
-from accelssl.train.command import pick_device
 from accelssl.train.config import TrainConfig, override
 from accelssl.train.config_file import read_config
+from accelssl.train.device import pick_device
 from accelssl.train.evaluate.results import NEAREST, own_result, read_results
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.evaluate.tables import score_table

@@ -17,11 +17,13 @@ from accelssl.pipeline.storage.storage import absolute
 from accelssl.train.batch_choice import AUTO
 from accelssl.train.bench_speed import bench_speed
 from accelssl.train.budget import parse_units
-from accelssl.train.command import new_config, pick_device
-from accelssl.train.compressing import Compressing
+from accelssl.train.compressing import AUTO as AUTO_SCHEDULE
+from accelssl.train.compressing import Compressing, refuse_contradictions
 from accelssl.train.config import TrainConfig, override
+from accelssl.train.device import pick_device
 from accelssl.train.distributed import Ranks
 from accelssl.train.flops import ModelShape, step_flops
+from accelssl.train.new_config import named_recipe, new_config
 from accelssl.train.objective import build
 from accelssl.train.plan import Speed, budget_in, check_hours, equivalent_budget, plan_run
 from accelssl.train.plan_pages import plan_json, plan_text
@@ -53,14 +55,17 @@ class Asked:
         """Its configuration, with a budget without end where that is to be found out."""
         is_open = self.hours is not None or self.epochs is not None
         units = parse_units(self.budget) if self.budget is not None else None
+        _refuse_to_choose(self.compression)
+        named = named_recipe(self.recipe, self.algo, self.small)
+        refuse_contradictions(self.compression)
         return new_config(
             algo=self.algo,
             data=self.data,
-            budget=ENDLESS if is_open else units,
             compression=self.compression,
             small=self.small,
-            options=self.options,
-            recipe=self.recipe,
+            options=self.options | {"budget": ENDLESS if is_open else units},
+            named=named,
+            may_choose=False,
         )
 
     def command(self, budget: float, gpus: int) -> str:
@@ -140,6 +145,16 @@ def _refuse_two_ways(asked: Asked) -> None:
     given = [option for option, value in ways.items() if value is not None]
     if len(given) > 1:
         raise UserError(f"{' and '.join(given)} were given together.", "Give one of them.")
+
+
+def _refuse_to_choose(compression: Compressing) -> None:
+    """UserError for --schedule auto, whose stages are known to nobody yet."""
+    if compression[2] == AUTO_SCHEDULE:
+        raise UserError(
+            "A run with --schedule auto chooses its compressions while it trains: what it will "
+            "cost is not known before.",
+            "Plan it with --patch 16 --drop 0, which is the dearest that it can choose.",
+        )
 
 
 def _refuse_auto_batch(asked: Asked) -> None:

@@ -79,7 +79,7 @@ def bench_throughput(
 
     from accelssl.benchmarks.throughput import bench_throughput, folder_for, write_json, write_page
     from accelssl.benchmarks.throughput_plan import plan_of
-    from accelssl.train.command import pick_device
+    from accelssl.train.device import pick_device
 
     place = pick_device(device)
     plan = plan_of(place, quick, only, models, compressions, batch, threads, steps)
@@ -129,7 +129,7 @@ def _bench_kernel(
     from rich.console import Console
 
     from accelssl.benchmarks.kernel import bench_kernel, write_page
-    from accelssl.train.command import pick_device
+    from accelssl.train.device import pick_device
 
     implementations = None if implementation is None else (_known(implementation),)
     with Console(stderr=True).status("starting") as status:
@@ -190,7 +190,7 @@ def doctor(
 
 def _deviations(known: "Known", device: str) -> str:
     from accelssl.pipeline.compress.deviations import augmentation_deviations
-    from accelssl.train.command import pick_device
+    from accelssl.train.device import pick_device
 
     chosen = pick_device(device)
     _refuse_without_gpu(known, chosen.type)

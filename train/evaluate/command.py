@@ -10,7 +10,7 @@ import torch
 
 from accelssl.errors import UserError
 from accelssl.option_names import option_of
-from accelssl.train.command import pick_device
+from accelssl.train.device import pick_device
 from accelssl.train.distributed import device_of, joined, read_ranks
 from accelssl.train.evaluate.block_features import probe_features, reset_last_norm
 from accelssl.train.evaluate.linear import linear_scores

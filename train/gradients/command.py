@@ -15,9 +15,9 @@ from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.pipeline.loader import Loader
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.train.budget import format_units, parse_units
-from accelssl.train.command import pick_device
 from accelssl.train.config import TrainConfig
 from accelssl.train.config_file import read_config
+from accelssl.train.device import pick_device
 from accelssl.train.distributed import Ranks, device_of, read_ranks
 from accelssl.train.formats import duration
 from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
