@@ -5,11 +5,21 @@ from typing import Annotated
 
 import typer
 
+Run = Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)]
+
 
 def add_to(app: typer.Typer) -> None:
     """Make them commands of the application."""
+    app.command("report", epilog="Example: accelssl report run")(report)
     app.command("recipes", epilog="Example: accelssl recipes moco_in100")(recipes)
     app.command("export", epilog="Example: accelssl export run vit.safetensors")(export)
+
+
+def report(run: Run) -> None:
+    """Write the report of a run: RUN/report.html."""
+    from accelssl.train.report import write_report
+
+    print(write_report(run))
 
 
 def recipes(
@@ -25,7 +35,7 @@ def recipes(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)],
+    run: Run,
     file: Annotated[
         Path, typer.Argument(help="To write, ending in .safetensors.", show_default=False)
     ],
