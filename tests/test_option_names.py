@@ -73,6 +73,8 @@ VALUES: dict[str, str] = {
     "--keep-at": "0,0.5",
     "--auto-share": "0.5",
     "--auto-at": "0,0.5",
+    "--auto-patches": "16,24",
+    "--auto-drops": "0,0.5",
 }
 """For each option of train that is a setting, another value than the default."""
 MAY_CHANGE = {
@@ -80,6 +82,8 @@ MAY_CHANGE = {
     *("--preallocate", "--keep", "--keep-at"),
 }
 """Between the parts of a run."""
+OF_AUTO = {option for option in VALUES if option.startswith("--auto-")}
+"""They take effect with --schedule auto alone."""
 ALGO = {"--momentum": "moco", "--symmetric": "moco"} | dict.fromkeys(
     ("--mode", "--local-crops", "--prototypes", "--teacher-temp"), "dino"
 )
@@ -106,7 +110,9 @@ def test_every_option_of_the_table_is_one_of_its_command(command: str) -> None:
 
 def test_every_setting_of_train_is_in_the_table_and_given_here_another_value() -> None:
     assert set(OPTIONS["train"].values()) == set(VALUES) == ACCEPTED["train"] - NO_SETTINGS
-    names = {field.name for field in fields(TrainConfig)} | {"auto_share", "auto_at"}
+    names = {field.name for field in fields(TrainConfig)} | {
+        f"auto_{field.name}" for field in fields(Auto)
+    }
     assert set(OPTIONS["train"]) <= names
 
 
@@ -133,7 +139,7 @@ def test_an_option_of_train_changes_the_setting_that_the_table_says(
         assert code == 0, said
     before, after = configs
     for part in name.split("_", 1) if name.startswith("auto_") else [name]:
-        before, after = before[part], after[part]
+        before, after = before.get(part, {}), after.get(part, {})
     assert before != after
 
 
@@ -153,7 +159,7 @@ def test_every_option_that_is_named_anywhere_is_one_of_some_command() -> None:
     assert {(option, file) for option, file in named if option not in known} == set()
 
 
-@pytest.mark.parametrize("option", sorted(set(VALUES) - MAY_CHANGE - {"--auto-share", "--auto-at"}))
+@pytest.mark.parametrize("option", sorted(set(VALUES) - MAY_CHANGE - OF_AUTO))
 def test_what_may_not_change_on_resume_is_refused_by_the_option_that_was_given(
     option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -198,6 +204,14 @@ def test_another_compression_on_resume_is_refused_by_the_options_that_were_given
     [
         ("--auto-share 0.5", "with --auto-share 0.02, not 0.5. Leave --auto-share out"),
         ("--auto-at 0,.5", "with --auto-at 0,0.25,0.5,0.75, not 0,0.5. Leave --auto-at out"),
+        (
+            "--auto-patches 16,24",
+            "with --auto-patches 16,20,24,30,40,48, not 16,24. Leave --auto-patches out",
+        ),
+        (
+            "--auto-drops 0,.5",
+            "with --auto-drops 0,0.25,0.5,0.75,0.9, not 0,0.5. Leave --auto-drops out",
+        ),
     ],
 )
 def test_what_auto_was_started_with_is_named_as_it_is_given(

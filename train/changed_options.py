@@ -8,6 +8,7 @@ from typing import Any
 from accelssl.errors import UserError
 from accelssl.option_names import option_of, with_dashes
 from accelssl.train.config import TrainConfig
+from accelssl.train.number_lists import listed
 
 _OR_RESTART = ", add --restart-epoch to change it where an epoch begins"
 
@@ -42,4 +43,4 @@ def another_run(what: str, option: str, or_else: str = "") -> UserError:
 
 def _shown(value: object) -> str:
     """As it is written for an option."""
-    return ",".join(f"{each:g}" for each in value) if isinstance(value, tuple) else f"{value}"
+    return listed(value) if isinstance(value, tuple) else f"{value}"

@@ -10,13 +10,13 @@ import torch
 from accelssl.errors import UserError
 from accelssl.pipeline.storage.storage import absolute
 from accelssl.train import batch_choice
+from accelssl.train.auto import UNSAID, AutoOptions
 from accelssl.train.auto_batch import BatchChoice, choose_batch, smallest_batch
 from accelssl.train.batch_pages import batch_text
 from accelssl.train.budget import parse_units
 from accelssl.train.changed_options import refuse_changes
 from accelssl.train.compressing import (
     AUTO,
-    AutoOptions,
     Compressing,
     refuse_another,
     refuse_contradictions,
@@ -68,7 +68,7 @@ def train_command(
     baseline: bool,
     restart_epoch: bool = False,
     recipe: str | None = None,
-    auto: AutoOptions = (None, None),
+    auto: AutoOptions = UNSAID,
 ) -> int:
     """Start or resume a run in `out`; returns the signal that stopped it, 0 for none.
 

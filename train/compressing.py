@@ -5,10 +5,11 @@ from typing import Any
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.train import auto
+from accelssl.train.auto import BEFORE, UNSAID, Auto, AutoOptions, fitting_sides, read_auto
 from accelssl.train.changed_options import another_run, refuse_change
 from accelssl.train.config import TrainConfig
 from accelssl.train.default_schedules import default_schedule
+from accelssl.train.gradients.grid import DROPS
 from accelssl.train.schedule import Schedule, constant, read_schedule
 
 AUTO, DEFAULT = "auto", "default"
@@ -16,13 +17,9 @@ AUTO, DEFAULT = "auto", "default"
 
 Compressing = tuple[int | None, float | None, str | Path | None]
 """--patch, --drop, --schedule."""
-AutoOptions = tuple[float | None, str | None]
-"""--auto-share, --auto-at."""
 
 
-def refuse_contradictions(
-    compression: Compressing, auto_options: AutoOptions = (None, None)
-) -> None:
+def refuse_contradictions(compression: Compressing, auto_options: AutoOptions = UNSAID) -> None:
     """UserError for options that exclude each other, or have no effect alone."""
     patch, drop, schedule = compression
     if schedule is not None and (patch is not None or drop is not None):
@@ -31,7 +28,8 @@ def refuse_contradictions(
         )
     if schedule == AUTO:
         return
-    for option, value in zip(("--auto-share", "--auto-at"), auto_options, strict=True):
+    names = ("--auto-share", "--auto-at", "--auto-patches", "--auto-drops")
+    for option, value in zip(names, auto_options, strict=True):
         if value is not None:
             raise UserError(f"{option} was given without --schedule auto.", "Give both or neither.")
 
@@ -50,7 +48,7 @@ def settings_of(
     may be auto, for remedies.
     """
     if compression[2] == AUTO:
-        return {"schedule": auto.BEFORE, "auto": auto.read_auto(*auto_options)}
+        return {"schedule": BEFORE, "auto": read_auto(auto_options)}
     return {"schedule": _schedule(compression, usual, algo, may_choose), "auto": None}
 
 
@@ -65,9 +63,19 @@ def refuse_another(
     if given is not None and given != stored:
         raise another_run(f"with {stored}, not {given}", _given(compression))
     if config.auto:
-        share, at = auto_options
-        refuse_change("auto_share", config.auto.share, share)
-        refuse_change("auto_at", config.auto.at, None if at is None else auto.read_points(at))
+        _refuse_another_choice(config.auto, config.size, auto_options)
+
+
+def _refuse_another_choice(stored: Auto, size: int, options: AutoOptions) -> None:
+    given = read_auto(options)
+    for name, had, now in (
+        ("share", stored.share, given.share),
+        ("at", stored.at, given.at),
+        ("patches", stored.patches or fitting_sides(size), given.patches),
+        ("drops", stored.drops or DROPS, given.drops),
+    ):
+        if getattr(options, name) is not None:
+            refuse_change(f"auto_{name}", had, now)
 
 
 def _given(compression: Compressing) -> str:

@@ -130,6 +130,8 @@ class TrainConfig:
                 "Give either of them: a schedule, or auto.",
             )
         self._check_grid()
+        if self.auto:
+            self.auto.refuse_misfits(self.size)
         self._check_kept()
         dearest = max(self.sample_cost(stage) for stage in self.schedule.stages)
         if self.budget < self.batch * dearest:
@@ -251,7 +253,8 @@ class TrainConfig:
     def to_json(self) -> dict[str, Any]:
         """As config.json has it: read_config reads it back."""
         schedule = "auto" if self.auto else self.schedule.to_json()
-        return asdict(self) | {"schedule": schedule}
+        chooses = self.auto.to_json() if self.auto else None
+        return asdict(self) | {"schedule": schedule, "auto": chooses}
 
 
 def _require(holds: bool, name: str, value: float, need: str) -> None:

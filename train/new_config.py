@@ -9,7 +9,8 @@ from accelssl.errors import UserError
 from accelssl.option_names import option_of
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import named_recipes, recipes
-from accelssl.train.compressing import AutoOptions, Compressing, settings_of
+from accelssl.train.auto import UNSAID, AutoOptions
+from accelssl.train.compressing import Compressing, settings_of
 from accelssl.train.config import DEFAULT_COMPRESSION, TrainConfig
 from accelssl.train.method import ALGORITHMS
 from accelssl.train.schedule import constant
@@ -52,7 +53,7 @@ def new_config(
     algo: str | None,
     data: str | None,
     compression: Compressing,
-    auto: AutoOptions = (None, None),
+    auto: AutoOptions = UNSAID,
     small: bool,
     options: dict[str, Any],
     named: named_recipes.Recipe | None,

@@ -100,7 +100,7 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
     console = Terminal()
     console.print(outline(session))
     last = LastStep()
-    with progress_bar(session.config.budget, console) as bar:
+    with progress_bar(session.config.budget, console, chooses=bool(session.config.auto)) as bar:
         watchers = [bar, last, CollapseNotice(session.config, console)]
         watchers += [w for w in (tensorboard(out),) if w]
         stopped_by = train(session, out, watchers)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.train.budget import format_units
 from accelssl.train.config import TrainConfig
 from accelssl.train.gradients.decision import decision_of
@@ -45,8 +46,11 @@ class Terminal(Console):
 
 
 @contextmanager
-def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
-    """A bar over the budget on a terminal; elsewhere a plain line every half minute."""
+def progress_bar(total: float, console: Console, *, chooses: bool = False) -> Iterator[Watcher]:
+    """A bar over the budget on a terminal; elsewhere a plain line every half minute.
+
+    chooses: whether the run chooses its compressions itself, for remedies.
+    """
     columns = (
         TextColumn("{task.fields[stage]:>9}"),
         BarColumn(bar_width=30),
@@ -79,7 +83,7 @@ def progress_bar(total: float, console: Console) -> Iterator[Watcher]:
             elif line["kind"] == "estimate":
                 console.print(str(decision_of(line)), soft_wrap=True)
             elif line["kind"] == "loader_limits":
-                console.print(_loader_limits(line))
+                console.print(_loader_limits(line, chooses))
 
         yield watch
 
@@ -128,12 +132,15 @@ class CollapseNotice:
         return None
 
 
-def _loader_limits(line: dict[str, Any]) -> str:
-    return (
+def _loader_limits(line: dict[str, Any], chooses: bool) -> str:
+    said = (
         f"p{line['p']} d{line['drop']:g}: the loader limits this stage: {line['late']:.0%} of the "
         f"batches come late, at {line['images_per_s']:,.0f} images/s. More --threads, faster "
         "storage or smaller pictures (shard-imagenet --short-side) help; more drop does not."
     )
+    if chooses and Compression(line["p"], line["drop"]) != UNCOMPRESSED:
+        said += " In another run --auto-patches and --auto-drops can leave such compressions out."
+    return said
 
 
 def _plain(line: dict[str, Any], shown: dict[str, str], total: float) -> str:

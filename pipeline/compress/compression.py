@@ -50,9 +50,10 @@ class Compression:
         # 1 - .9 is .09999...: without the epsilon, 100 patches at drop .9 would keep 9.
         kept = int((1 - self.drop) * patches + 1e-9)
         if kept < 1:
+            most = (patches - 1) * 10_000 // patches / 10_000  # rounded up, it would leave none
             raise UserError(
                 f"Drop {self.drop} leaves none of the {patches} patches (p = {self.p}, {size} px).",
-                f"Use a drop of at most {1 - 1 / patches:.4f}, or a smaller patch side.",
+                f"Use a drop of at most {most:g}, or a smaller patch side.",
             )
         return kept
 

@@ -55,6 +55,22 @@ def train(
             rich_help_panel=TRAINING,
         ),
     ] = None,
+    auto_patches: Annotated[
+        str | None,
+        typer.Option(
+            help="With --schedule auto: patch sides to choose among, beside p16 d0 "
+            "[16,20,24,30,40,48].",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    auto_drops: Annotated[
+        str | None,
+        typer.Option(
+            help="With --schedule auto: drops to choose among; leave out what the loader cannot "
+            "feed [0,.25,.5,.75,.9].",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     small: Small = False,
     size: Annotated[
         int | None,
@@ -214,6 +230,7 @@ def train(
     ] = True,
 ) -> None:
     """Pretrain a Vision Transformer on a shard set until the budget is spent."""
+    from accelssl.train.auto import AutoOptions
     from accelssl.train.batch_choice import parse_batch
     from accelssl.train.command import Machine, train_command
 
@@ -261,7 +278,7 @@ def train(
         baseline=baseline,
         restart_epoch=restart_epoch,
         recipe=recipe,
-        auto=(auto_share, auto_at),
+        auto=AutoOptions(auto_share, auto_at, auto_patches, auto_drops),
     )
     if stopped_by:
         _stop(f"Stopped; continue with: accelssl train --out {out} --resume", 128 + stopped_by)

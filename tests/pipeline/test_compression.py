@@ -42,6 +42,14 @@ def test_a_grid_that_does_not_fit_or_keeps_nothing_is_refused(
         Compression(p, drop).keep(size)
 
 
+def test_the_drop_that_a_refusal_names_keeps_a_patch() -> None:
+    for side in range(1, 16):
+        with pytest.raises(UserError) as refused:
+            Compression(16, 0.9999).keep(16 * side)
+        named = float(refused.value.remedy.split("at most ")[1].split(",")[0])
+        assert Compression(16, named).keep(16 * side) == 1
+
+
 @pytest.mark.parametrize(("p", "drop"), [(15, 0.0), (16, 1.0), (16, -0.1), (16, float("nan"))])
 def test_values_outside_their_range_are_refused(p: int, drop: float) -> None:
     with pytest.raises(UserError):

@@ -11,7 +11,7 @@ import pytest
 from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
-from accelssl.train.auto import BEFORE, Auto, read_auto
+from accelssl.train.auto import BEFORE, UNSAID, Auto, AutoOptions, read_auto
 from accelssl.train.compressing import settings_of
 from accelssl.train.config import DEFAULT_COMPRESSION, TrainConfig
 from accelssl.train.config_file import read_config
@@ -59,12 +59,12 @@ def test_shares_and_points_that_make_no_sense_are_refused(
     share: float | None, at: str | None, said: str
 ) -> None:
     with pytest.raises(UserError, match=said):
-        read_auto(share, at)
+        read_auto(AutoOptions(share, at))
 
 
 def test_what_is_not_said_of_auto_is_as_usual() -> None:
-    assert read_auto(None, None) == Auto(0.02, (0.0, 0.25, 0.5, 0.75))
-    assert read_auto(0.05, "0,.1") == Auto(0.05, (0.0, 0.1))
+    assert read_auto(UNSAID) == Auto(0.02, (0.0, 0.25, 0.5, 0.75))
+    assert read_auto(AutoOptions(0.05, "0,.1")) == Auto(0.05, (0.0, 0.1))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,10 @@ def test_what_is_not_said_of_auto_is_as_usual() -> None:
     [
         ("--auto-share 0.1", "--auto-share was given without --schedule auto"),
         ("--auto-at 0,.5 --patch 30", "--auto-at was given without --schedule auto"),
+        ("--auto-patches 16,30", "--auto-patches was given without --schedule auto"),
+        ("--auto-drops 0 --schedule FILE", "--auto-drops was given without --schedule auto"),
+        ("--schedule auto --auto-patches 16,17", "--auto-patches 17 is no patch side"),
+        ("--schedule auto --auto-drops 0,1", "--auto-drops 1 is not a fraction"),
         ("--schedule auto --patch 30", "--schedule and --patch or --drop were given together"),
         ("--schedule auto --drop 0.5", "--schedule and --patch or --drop were given together"),
         ("--schedule auto --size 50 --algo simclr", "(--size) cannot be cut into 16 px patches"),
@@ -98,9 +102,9 @@ def test_a_file_that_is_named_auto_is_reached_by_its_folder(
 ) -> None:
     (tmp_path / "auto").write_text(FLAT)
     monkeypatch.chdir(tmp_path)
-    read = settings_of((None, None, "./auto"), (None, None), DEFAULT_COMPRESSION, "moco")
+    read = settings_of((None, None, "./auto"), UNSAID, DEFAULT_COMPRESSION, "moco")
     assert read == {"schedule": constant(Compression(48, 0.5)), "auto": None}
-    chosen = settings_of((None, None, "auto"), (0.1, None), DEFAULT_COMPRESSION, "moco")
+    chosen = settings_of((None, None, "auto"), AutoOptions(0.1), DEFAULT_COMPRESSION, "moco")
     assert chosen == {"schedule": BEFORE, "auto": Auto(0.1)}
 
 
@@ -183,7 +187,7 @@ def test_the_default_of_a_method_is_the_file_of_its_name(
     (tmp_path / "moco.json").write_text('{"method": "moco", "stages": ' + FLAT + "}")
     assert default_schedule("moco", tmp_path) == constant(Compression(48, 0.5))
     monkeypatch.setattr("accelssl.train.compressing.default_schedule", lambda algo: algo)
-    said = settings_of((None, None, "default"), (None, None), DEFAULT_COMPRESSION, "moco")
+    said = settings_of((None, None, "default"), UNSAID, DEFAULT_COMPRESSION, "moco")
     assert said == {"schedule": "moco", "auto": None}
 
 

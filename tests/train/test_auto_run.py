@@ -15,7 +15,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.pipeline.order import Position
 from accelssl.train import checkpoint
-from accelssl.train.auto import BEFORE, Auto
+from accelssl.train.auto import BEFORE, UNSAID, Auto, AutoOptions
 from accelssl.train.compressing import refuse_another
 from accelssl.train.config import DEFAULT_COMPRESSION, TrainConfig
 from accelssl.train.config_file import read_config
@@ -329,20 +329,20 @@ def test_another_way_of_choosing_is_refused_by_name_when_a_run_goes_on(shard_dir
     given = replace(auto, auto=None, schedule=constant(Compression(24, 0.0)))
     usual = DEFAULT_COMPRESSION
     for compression, options in (
-        ((None, None, None), (None, None)),
-        ((None, None, "auto"), (None, None)),
-        ((None, None, "auto"), (1.0, "0,.4,.7")),
+        ((None, None, None), UNSAID),
+        ((None, None, "auto"), UNSAID),
+        ((None, None, "auto"), AutoOptions(1.0, "0,.4,.7")),
     ):
         refuse_another(auto, compression, options, usual)
     with pytest.raises(UserError, match=r"started with --auto-share 1\.0, not 0\.5"):
-        refuse_another(auto, (None, None, "auto"), (0.5, None), usual)
+        refuse_another(auto, (None, None, "auto"), AutoOptions(0.5), usual)
     with pytest.raises(UserError, match=r"started with --auto-at 0,.*, not 0,0\.5\."):
-        refuse_another(auto, (None, None, "auto"), (None, "0,.5"), usual)
+        refuse_another(auto, (None, None, "auto"), AutoOptions(at="0,.5"), usual)
     with pytest.raises(UserError, match=r"started with --schedule auto, not p16 d0 until 1\."):
-        refuse_another(auto, (16, 0.0, None), (None, None), usual)
+        refuse_another(auto, (16, 0.0, None), UNSAID, usual)
     with pytest.raises(UserError, match=r"started with p24 d0 until 1, not --schedule auto"):
-        refuse_another(given, (None, None, "auto"), (None, None), usual)
-    refuse_another(given, (24, 0.0, None), (None, None), usual)
+        refuse_another(given, (None, None, "auto"), UNSAID, usual)
+    refuse_another(given, (24, 0.0, None), UNSAID, usual)
 
 
 def test_an_edited_share_is_refused_when_a_run_goes_on(whole: Path, tmp_path: Path) -> None:

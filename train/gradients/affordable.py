@@ -1,7 +1,8 @@
 """How thorough an estimate within a run may be, for the share of the budget it may cost. No torch.
 
 The images follow from the share. Where those are too few to tell anything, fewer compressions are
-compared: first without the sides 20 and 40, then also without the drops .25 and .9.
+compared: first without the sides 20 and 40, then also without the drops .25 and .9, where that
+leaves any beside the uncompressed one.
 """
 
 import math
@@ -37,7 +38,8 @@ class Size:
 def affordable(config: TrainConfig) -> Size:
     """The most thorough estimate that a run with `auto` can pay for, the same at all its points.
 
-    UserError, with the budget that would do, where not even the smallest can be paid.
+    UserError, with the budget that would do, where not even the smallest can be paid, and where
+    there is nothing to choose.
     """
     auto = config.auto or Auto()
     subbatch = min(SUBBATCH, config.batch)
@@ -52,15 +54,27 @@ def affordable(config: TrainConfig) -> Size:
         f"--schedule auto is to measure gradients at {len(auto.at)} points for {auto.share:g} of "
         f"{format_units(config.budget)} units: that pays for {subbatches} sub-batches of "
         f"{subbatch} images at each, {FEWEST_SUBBATCHES} are needed.",
-        f"Use --budget {least} or more, a larger --auto-share, fewer points with --auto-at, or "
-        "another schedule: --schedule default or FILE, or --patch and --drop.",
+        f"Use --budget {least} or more, a larger --auto-share, fewer points with --auto-at, fewer "
+        "compressions with --auto-patches and --auto-drops, or another schedule: --schedule "
+        "default or FILE, or --patch and --drop.",
     )
 
 
 def _grids(config: TrainConfig) -> list[tuple[Compression, ...]]:
-    """From fine to coarse. All have the uncompressed cell, which the others are held against."""
-    whole = grid_of(config)
+    """From fine to coarse. All have the uncompressed cell, which the others are held against: an
+    estimate has to compute it anyway."""
+    auto = config.auto or Auto()
+    whole = grid_of(config, auto.patches, auto.drops)
+    if UNCOMPRESSED not in whole:
+        whole = (UNCOMPRESSED, *whole)
     fewer_sides = tuple(cell for cell in whole if cell.p not in _SIDES)
     coarse = tuple(cell for cell in fewer_sides if cell.drop not in _DROPS)
-    assert UNCOMPRESSED in coarse  # the schedule before the first choice is checked for it
-    return [whole, fewer_sides, coarse]
+    grids = [cells for cells in (whole, fewer_sides, coarse) if len(cells) > 1]
+    if not grids:
+        raise UserError(
+            f"--schedule auto has nothing to choose from but {UNCOMPRESSED}, with crops of "
+            f"{config.size} px.",
+            "Name more compressions with --auto-patches and --auto-drops, use a larger --size, or "
+            "--patch 16 --drop 0 instead.",
+        )
+    return grids

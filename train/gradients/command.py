@@ -31,7 +31,6 @@ from accelssl.train.gradients.grid import (
     cost_of,
     grid_of,
     items_of,
-    read_numbers,
     step_units,
 )
 from accelssl.train.gradients.record import (
@@ -42,6 +41,7 @@ from accelssl.train.gradients.record import (
     read_record,
     refuse_other_facts,
 )
+from accelssl.train.number_lists import read_numbers
 from accelssl.train.precision import pick_precision
 from accelssl.train.schedule import Stage
 from accelssl.train.session import CONFIG, loader_options, run_views

@@ -1,20 +1,17 @@
 """Which compressions an analysis compares, what they cost, and who computes which."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import isfinite
-from typing import TypeVar
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import PATCH_SIDES, UNCOMPRESSED, Compression
+from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.train.auto import fitting_sides
 from accelssl.train.config import TrainConfig
+from accelssl.train.number_lists import listed
 from accelssl.train.schedule import Stage
 
-T = TypeVar("T", int, float)
-
 DROPS = (0.0, 0.25, 0.5, 0.75, 0.9)
-EXAMPLES: dict[object, str] = {int: "16,24,48", float: "0,0.25,0.5"}
 SHARES: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -34,12 +31,12 @@ def grid_of(
 
     UserError for a compression that leaves nothing of them.
     """
-    fitting = [p for p in PATCH_SIDES if config.size % p == 0]
+    fitting = fitting_sides(config.size)
     cells = [Compression(p, drop) for p, drop in product(sides or fitting, drops or DROPS)]
     if unfit := [p for p in sides if config.size % p]:
         raise UserError(
             f"The run's crops of {config.size} px cannot be cut into {unfit[0]} px patches.",
-            f"Use --patches {','.join(map(str, fitting))}, or some of them.",
+            f"Use --patches {listed(fitting)}, or some of them.",
         )
     if not drops:
         cells = [cell for cell in cells if (1 - cell.drop) * cell.grid(config.size) ** 2 >= 1]
@@ -83,16 +80,3 @@ def items_of(
             mine.append(item)
         before += price
     return mine
-
-
-def read_numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
-    """'0,.25,.5' in ascending order, each once. UserError when it is anything else."""
-    try:
-        numbers = tuple(sorted({kind(part) for part in text.split(",")}))
-    except ValueError:
-        numbers = ()
-    if not numbers or not all(map(isfinite, numbers)):
-        raise UserError(
-            f"{option} {text} is no list of numbers.", f"Write it like {option} {EXAMPLES[kind]}."
-        )
-    return numbers
