@@ -35,7 +35,7 @@ from accelssl.train.whole_file import whole_file
 FORMAT = 1
 FIGURES = ("ca_mse", "bias2", "variance")
 _DIGITS = 6
-_LINE = 480
+_LINE = 640
 Facts = dict[str, Any]
 
 
