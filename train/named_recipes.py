@@ -1,9 +1,9 @@
 """Recipes by name: whole runs on known data, what they cost and what may be expected of them.
 
 A recipe is a function from a shard set to a configuration; options override single settings.
-Compression is constant, p30 d0.5 unless said otherwise: schedules that follow the gradient's error,
-which the paper's accelerated runs have, are not here yet. Units are of the paper's formula (see
-cost.py), all 240 px unless said otherwise.
+Compression is constant, p30 d0.5 unless said otherwise: so far no schedule that follows the
+gradient's error was better (benchmarks/results/gradient_error_h200_202611.md), and --schedule takes
+one. Units are of the paper's formula (see cost.py), all 240 px unless said otherwise.
 """
 
 import inspect
