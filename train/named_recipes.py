@@ -293,7 +293,7 @@ def dino_small(data: str, **options: Any) -> TrainConfig:
 
 @_named(TILES, Expected(Source.HERE, {"nn1": 84.5, "knn20": 78.6}))
 def simclr_demo(data: str, **options: Any) -> TrainConfig:
-    """What `accelssl demo` trains: SimCLR with ViT-tiny/16, six minutes on two cores.
+    """What `accelssl demo` trains: SimCLR with ViT-tiny/16, for some six minutes on two cores.
 
     Two stages, p48 d0.5 and p30 d0.5 (benchmarks/results/demo_cpu_202611.md).
     """
