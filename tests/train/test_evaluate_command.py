@@ -179,6 +179,18 @@ def test_fine_tuning_gets_network_set_and_settings_and_what_it_finds_is_kept(
 
 
 @pytest.mark.parametrize(
+    ("protocol", "other", "presets"),
+    [("linear", "deit", "moco or dino or mae"), ("finetune", "moco", "deit or mae")],
+)
+def test_a_preset_of_another_protocol_is_answered_with_those_of_the_one_given(
+    capsys: pytest.CaptureFixture[str], run: Path, protocol: str, other: str, presets: str
+) -> None:
+    code, _, err = accelssl(capsys, f"evaluate {run} --protocol {protocol} --preset {other}")
+    assert code == 2 and f"The preset '{other}' of --protocol {protocol} is not known." in err
+    assert f"Use --preset {presets}." in err
+
+
+@pytest.mark.parametrize(
     ("words", "named"),
     [
         ("RUN --protocol logistic", "'logistic'"),
@@ -186,7 +198,6 @@ def test_fine_tuning_gets_network_set_and_settings_and_what_it_finds_is_kept(
         ("RUN --protocol finetune --crops 3", "--crops has no effect"),
         ("RUN --protocol finetune --no-untrained", "--no-untrained has no effect"),
         ("RUN --protocol finetune --lrs 1,2", "one rate"),
-        ("RUN --protocol linear --preset deit", "'deit'"),
         ("RUN --protocol linear --preset dino --lp-bn", "dino was given"),
         ("RUN --protocol linear --lrs 0", "rate of 0"),
         ("RUN --protocol linear --lrs a,b", "'a,b'"),

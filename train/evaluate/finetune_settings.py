@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from accelssl.errors import UserError
+from accelssl.train.evaluate.preset_names import refuse_unknown_preset
 
 Pool = Literal["token", "avg"]
 
@@ -147,8 +148,7 @@ def finetune_settings(preset: str = "deit", **options: Any) -> FinetuneSettings:
 
     A run made shorter warms up for at most a fifth of its epochs, unless warmup_epochs is given.
     """
-    if preset not in PRESETS:
-        raise UserError(f"The preset {preset!r} is not known.", f"Use {' or '.join(PRESETS)}.")
+    refuse_unknown_preset(preset, "finetune", PRESETS)
     settings = PRESETS[preset]()
     given = {name: value for name, value in options.items() if value is not None}
     if given.get("epochs", 0) >= 1 and "warmup_epochs" not in given:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from accelssl.errors import UserError
+from accelssl.train.evaluate.preset_names import refuse_unknown_preset
 
 CENTRAL, FRESH = "central", "fresh"
 BASE_WIDTH = 768
@@ -108,13 +109,9 @@ PRESETS = ("moco", "dino", "mae")
 
 def linear_preset(name: str, width: int) -> LinearSettings:
     """The preset of that name for features of this width. UserError when there is none."""
+    refuse_unknown_preset(name, "linear", PRESETS)
     if name == "dino":
         return dino(width)
-    if name not in PRESETS:
-        raise UserError(
-            f"The preset {name!r} of --protocol linear is not known.",
-            f"Use {', '.join(PRESETS)}.",
-        )
     return moco() if name == "moco" else mae()
 
 
