@@ -25,6 +25,7 @@ from accelssl.train.evaluate.finetune_data import evaluation_transform
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings, finetune_settings
 from accelssl.train.evaluate.finetune_state import FinetuneState
 from accelssl.train.evaluate.finetune_step import Trainee, train_step
+from accelssl.train.evaluate.tables import score_table
 from tests.train.damage import flip_a_bit
 
 CPU = torch.device("cpu")
@@ -109,6 +110,21 @@ def test_a_result_tells_what_was_done(
     assert result["top1"] == result["history"][-1]["top1"] == 5 * result["right1"]
     assert ("ema_top1" in result) == (preset == "deit")
     assert all(torch.equal(value, before[name]) for name, value in vit.state_dict().items())
+
+
+def test_the_bar_and_the_table_end_with_the_last_epoch_and_say_which_was_best(
+    vit: nn.Module,
+    shard_set: ShardSet,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    counts = iter([(8, 10), (5, 10)])  # of 20
+    monkeypatch.setattr("accelssl.train.evaluate.finetune.count_right", lambda *_: next(counts))
+    result = finetune(vit, shard_set, small("mae"), CPU, None, True, workers=0)
+    assert "epoch 2 of 2  top1 25.0% after epoch 2" in capsys.readouterr().err
+    table = score_table({"protocol": "finetune"} | result)
+    assert "top-1 25.0%, top-5 50.0%: 5 and 10 of 20, after the last epoch" in table
+    assert "best top-1 40.0%, after epoch 1:" in table
 
 
 def test_accuracies_are_those_of_the_weights_it_leaves(

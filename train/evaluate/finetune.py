@@ -169,6 +169,7 @@ def _train(
                 state.history.append(_epoch(made, plan, arriving, state))
                 state.loss_sum = 0.0
                 tick = _advance(state, tick)
+                progress.update(bar, description=_line(plan, state))
                 _save(made, state, out)
             if state.step == plan.last:
                 break
@@ -261,6 +262,9 @@ def _advance(state: FinetuneState, tick: float) -> float:
 
 
 def _line(plan: Plan, state: FinetuneState) -> str:
-    epoch = (state.step - 1) // plan.steps + 1
-    known = f"  top1 {state.history[-1]['top1']:.1f}%" if state.history else ""
-    return f"fine-tuning, epoch {epoch} of {plan.settings.epochs}{known}"
+    text = f"fine-tuning, epoch {(state.step - 1) // plan.steps + 1} of {plan.settings.epochs}"
+    if not state.history:
+        return text
+    # Val is counted when an epoch has ended: while one is trained, this is of the one before.
+    last = state.history[-1]
+    return f"{text}  top1 {last['top1']:.1f}% after epoch {last['epoch']}"

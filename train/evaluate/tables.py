@@ -75,8 +75,13 @@ def _finetune(result: dict[str, Any]) -> list[str]:
         f"fine-tuning ({result['preset']}): {result['epochs']} epochs, batch {result['batch']}, "
         f"{result['classes']} classes, {duration(result['seconds'])}",
         f"top-1 {result['top1']:.1f}%, top-5 {result['top5']:.1f}%: {result['right1']:,} and "
-        f"{result['right5']:,} of {result['images']:,}",
+        f"{result['right5']:,} of {result['images']:,}, after the last epoch",
     ]
+    if "best_top1" in result:
+        lines.append(
+            f"best top-1 {result['best_top1']:.1f}%, after epoch {result['best_epoch']}: chosen on "
+            "the pictures it is judged by, a little optimistic"
+        )
     if "ema_top1" in result:
         lines.append(f"top-1 of the moving average of the weights: {result['ema_top1']:.1f}%")
     return lines
