@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from accelssl.errors import UserError
-from accelssl.train.evaluate.results import NEAREST, Result, own_result, read_results
+from accelssl.train.evaluate.result_settings import Result
+from accelssl.train.evaluate.results import NEAREST, own_result, read_results
 from accelssl.train.gradients.decision import Decision, decision_of
 
 Column = npt.NDArray[np.float64]

@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from accelssl.train import page
-from accelssl.train.evaluate.results import Result
+from accelssl.train.evaluate.result_settings import Result, changes
+from accelssl.train.evaluate.results import preset_first
 from accelssl.train.formats import ABSENT, duration, percent, quantity, times
 from accelssl.train.history import History, finite
 from accelssl.train.stage_costs import (
@@ -115,11 +116,15 @@ def key_figures(history: History, stages: tuple[StageRun, ...], plain: Uncompres
 
 
 def _classifier_tiles(history: History) -> list[str]:
-    """Top-1 accuracies of linear probes and fine-tuning on the run's own set."""
+    """Top-1 accuracies of linear probes and fine-tuning on the run's own set.
+
+    Of each, those with a preset's own settings come first, and the others say what they changed.
+    """
     return [
         page.accuracy_tile(_classifier_title(found, history), _top1(found))
-        for found in history.results
-        if found.get("protocol") in CLASSIFIERS and found.get("own")
+        for protocol in CLASSIFIERS
+        for found in preset_first(list(history.results))
+        if found.get("protocol") == protocol and found.get("own")
     ]
 
 
@@ -127,8 +132,7 @@ def _classifier_title(found: Result, history: History) -> str:
     details = [str(found.get("preset", "own settings"))]
     if "crops" in found:
         details.append(f"{found['crops']} crops")
-    if found.get("resets_last_norm"):
-        details.append("last norm reset")
+    details += changes(found)
     step, steps = finite(found.get("step")), history.steps
     if step is not None and len(steps) and step != steps.step[-1]:
         details.append(f"at step {step:,.0f}")

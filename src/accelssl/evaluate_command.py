@@ -106,7 +106,8 @@ def evaluate(
     """Accuracy of a run's network, or of a file of weights, on the val split of a shard set.
 
     Beside it stands the same network before training, and for nearest neighbours the raw pixels.
-    Results of a run are kept in RUN/evaluation.json, by protocol and shard set.
+    Results of a run are kept side by side in RUN/evaluation.json, by protocol, settings and shard
+    set; one found again with the same replaces the older.
     """
     from accelssl.train.evaluate.command import Options, evaluate_command
 

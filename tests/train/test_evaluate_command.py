@@ -79,7 +79,8 @@ def test_linear_prints_a_line_of_json_and_keeps_it(
     assert (found["epochs"], found["batch"], found["own"], found["step"]) == (2, 8, True, 0)
     assert [each["rate"] for each in found["trained"]["rates"]] == [0.1, 1.0]
     assert {"trained", "untrained"} <= found.keys()
-    assert "linear probe (moco, central crops), top-1" in (run / "report.html").read_text()
+    title = "linear probe (moco, central crops, 2 epochs, rates 0.1, 1), top-1"
+    assert title in (run / "report.html").read_text()
 
 
 def test_linear_says_which_protocol_was_run_and_that_the_best_rate_is_optimistic(
@@ -93,6 +94,28 @@ def test_linear_says_which_protocol_was_run_and_that_the_best_rate_is_optimistic
     assert code == 0 and "new random crops in every epoch" in out
     assert "optimistic" not in out and "--crops fresh" not in out
     assert [found["crops"] for found in read_results(run)] == ["2", "fresh"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "--preset mae",
+        "--crops 1",
+        "--lrs 0.1,1",
+        "--epochs 2",
+        "--batch 4",
+        "--reset-last-norm",
+    ],
+)
+def test_a_linear_result_is_replaced_by_its_like_alone(
+    capsys: pytest.CaptureFixture[str], run: Path, other: str
+) -> None:
+    """Options given twice count the last time."""
+    one = f"evaluate {run} --protocol linear --epochs 1 --batch 8 --lrs 0.1 --no-untrained --json"
+    kept = [json.loads(accelssl(capsys, words)[1]) for words in (one, f"{one} {other}")]
+    assert read_results(run) == kept
+    again = json.loads(accelssl(capsys, one)[1])
+    assert read_results(run) == [kept[1], again]
 
 
 def test_another_set_is_kept_beside_the_runs_own(
@@ -175,7 +198,7 @@ def test_fine_tuning_gets_network_set_and_settings_and_what_it_finds_is_kept(
     assert call["out"] == run / "finetune" / f"mae-{digest[:12]}"
     (kept,) = read_results(run)
     assert (kept["protocol"], kept["own"], kept["top1"]) == ("finetune", True, 75.0)
-    assert "fine-tuned (mae), top-1" in (run / "report.html").read_text()
+    assert "fine-tuned (mae, 2 epochs, batch 8), top-1" in (run / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """evaluation.json keeps what each protocol found on each set, and files of before still read."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from accelssl.errors import UserError
+from accelssl.train.evaluate.linear_presets import moco
 from accelssl.train.evaluate.results import keep_result, own_result, read_results
 from accelssl.train.history import read_history
 from accelssl.train.report import write_report
@@ -56,6 +58,81 @@ def test_protocols_and_sets_stand_side_by_side_and_the_newer_replaces_its_like(
     assert own_result(read_results(tmp_path), "nn")["value"] == 6
     assert own_result(read_results(tmp_path), "finetune") == {}
     assert [file.name for file in tmp_path.iterdir()] == ["evaluation.json"]
+
+
+LINEAR: dict[str, Any] = {
+    "preset": "moco",
+    "crops": "central",
+    "epochs": 90,
+    "batch": 900,
+    "train": 900,
+    "resets_last_norm": False,
+}
+
+
+def linear(top1: float, *rates: float, **more: Any) -> dict[str, Any]:
+    each = [{"rate": rate} for rate in rates or moco().rates]
+    return found("linear", "mine", top1, trained={"top1": top1, "rates": each}, **LINEAR | more)
+
+
+def finetune(top1: float, **more: Any) -> dict[str, Any]:
+    settings = {"preset": "deit", "epochs": 150, "batch": 1024, "peak_lr": 1e-3}
+    return found("finetune", "mine", top1, top1=top1, **settings | more)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (linear(1), linear(2, epochs=2)),
+        (linear(1), linear(2, batch=8)),
+        (linear(1), linear(2, 0.1, 1.0)),
+        (linear(1), linear(2, resets_last_norm=True)),
+        (finetune(1), finetune(2, epochs=2)),
+        (finetune(1), finetune(2, batch=8)),
+        (finetune(1), finetune(2, peak_lr=1e-2)),
+    ],
+)
+def test_other_settings_stand_beside_and_the_same_take_the_place(
+    tmp_path: Path, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    again = one | {"value": 3.0, "step": 8}
+    for result in (one, other, again):
+        keep_result(tmp_path, result)
+    assert read_results(tmp_path) == [other, again]
+    # What a run is worth is what the preset as it is says, whatever was tried after it.
+    keep_result(tmp_path, other)
+    assert own_result(read_results(tmp_path), one["protocol"]) == again
+
+
+def test_the_order_of_the_rates_is_no_setting(tmp_path: Path) -> None:
+    for result in (linear(1, 0.1, 1.0), linear(2, 1.0, 0.1)):
+        keep_result(tmp_path, result)
+    assert read_results(tmp_path) == [linear(2, 1.0, 0.1)]
+
+
+def test_a_report_has_the_presets_own_first_and_the_others_with_what_they_changed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    for result in (
+        finetune(70, epochs=30, peak_lr=0.04),
+        linear(10, 0.1, 1.0, epochs=2),
+        linear(40, 3.0, batch=64, resets_last_norm=True),
+        linear(60),
+        finetune(80),
+    ):
+        keep_result(tmp_path, result)
+    page = write_report(tmp_path).read_text()
+    titles = re.findall(r"(?:linear probe|fine-tuned) \([^)]*\), top-1", page)
+    assert titles == [
+        "linear probe (moco, central crops), top-1",
+        "linear probe (moco, central crops, 2 epochs, rates 0.1, 1), top-1",
+        "linear probe (moco, central crops, batch 64, rate 3, last norm reset), top-1",
+        "fine-tuned (deit), top-1",
+        "fine-tuned (deit, 30 epochs, rate 0.01), top-1",
+    ]
+    values = re.findall(r'<div class="value">(\d+\.\d)', page)
+    assert values == ["60.0", "10.0", "40.0", "80.0", "70.0"]
 
 
 def test_another_set_does_not_replace_the_runs_own_in_the_report(tmp_path: Path) -> None:

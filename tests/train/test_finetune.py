@@ -25,6 +25,7 @@ from accelssl.train.evaluate.finetune_data import evaluation_transform
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings, finetune_settings
 from accelssl.train.evaluate.finetune_state import FinetuneState
 from accelssl.train.evaluate.finetune_step import Trainee, train_step
+from accelssl.train.evaluate.result_settings import changes
 from accelssl.train.evaluate.tables import score_table
 from tests.train.damage import flip_a_bit
 
@@ -105,6 +106,8 @@ def test_a_result_tells_what_was_done(
     result = run(vit, shard_set, small(preset), tmp_path / "finetune")
     assert result["preset"] == preset and (result["epochs"], result["batch"]) == (2, 8)
     assert (result["images"], result["trained_on"], result["classes"]) == (20, 40, 4)
+    changed = changes({"protocol": "finetune"} | result)
+    assert changed == ["2 epochs", "batch 8", "rate 0.05"]
     assert [line["epoch"] for line in result["history"]] == [1, 2]
     assert result["best_top1"] == max(line["top1"] for line in result["history"])
     assert result["top1"] == result["history"][-1]["top1"] == 5 * result["right1"]

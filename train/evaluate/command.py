@@ -15,7 +15,7 @@ from accelssl.train.distributed import device_of, joined, read_ranks
 from accelssl.train.evaluate.block_features import probe_features, reset_last_norm
 from accelssl.train.evaluate.linear import linear_scores
 from accelssl.train.evaluate.linear_presets import LinearSettings, linear_preset, parse_rates
-from accelssl.train.evaluate.results import Result
+from accelssl.train.evaluate.result_settings import Result
 from accelssl.train.evaluate.run import evaluate_neighbours
 from accelssl.train.evaluate.subject import Subject, open_subject
 from accelssl.train.evaluate.tables import score_table

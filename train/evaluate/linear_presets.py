@@ -107,7 +107,7 @@ def mae() -> LinearSettings:
 PRESETS = ("moco", "dino", "mae")
 
 
-def linear_preset(name: str, width: int) -> LinearSettings:
+def linear_preset(name: str, width: int = BASE_WIDTH) -> LinearSettings:
     """The preset of that name for features of this width. UserError when there is none."""
     refuse_unknown_preset(name, "linear", PRESETS)
     if name == "dino":

@@ -1,22 +1,18 @@
-"""RUN/evaluation.json: what a run was found to be worth, by each protocol on each shard set.
+"""RUN/evaluation.json: what a run was found to be worth, by protocol, settings and shard set.
 
-A result is a JSON object: its protocol, the set's digest, whether that is the set the run was
-trained on ("own"), the step it was made at, and figures by name. No torch.
+A result is a JSON object: its protocol and settings, the set's digest, whether that is the set the
+run was trained on ("own"), the step it was made at, and figures by name. No torch.
 """
 
 import json
 from pathlib import Path
-from typing import Any
 
 from accelssl.errors import UserError
+from accelssl.train.evaluate.result_settings import Result, changes, settings_of
 from accelssl.train.whole_file import write_whole
 
 NAME = "evaluation.json"
 NEAREST = "nn"
-# Results that agree in these are of one kind: the newer replaces the older.
-_KIND = ("protocol", "preset", "crops", "resets_last_norm", "digest")
-
-Result = dict[str, Any]
 
 
 def read_results(run: Path) -> list[Result]:
@@ -46,18 +42,30 @@ _REMEDY = "Restore the file, or remove it and evaluate again."
 
 
 def keep_result(run: Path, result: Result) -> None:
-    """Write `result` beside those of other protocols and sets, in one move."""
+    """Write `result` beside those of other protocols, settings and sets, in one move.
+
+    It takes the place of one with the same.
+    """
     others = [found for found in read_results(run) if not _is_replaced(found, result)]
     write_whole(run / NAME, json.dumps({"results": [*others, result]}, indent=1))
 
 
 def own_result(results: list[Result], protocol: str) -> Result:
-    """The latest by a protocol on the set that the run was trained on; empty when there is none."""
+    """That by a protocol on the set that the run was trained on; empty when there is none.
+
+    Of several, the latest with a preset as it is, and else the latest.
+    """
     found = [r for r in results if r.get("protocol") == protocol and r.get("own")]
-    return found[-1] if found else {}
+    unchanged = [r for r in found if not changes(r)]
+    return (unchanged or found or [{}])[-1]
+
+
+def preset_first(results: list[Result]) -> list[Result]:
+    """Those with a preset as it is before those that changed it, each in their order."""
+    return sorted(results, key=lambda result: bool(changes(result)))
 
 
 def _is_replaced(old: Result, new: Result) -> bool:
     if "digest" not in old:  # of before, when a set's was not noted
         return bool(old.get("own") and new.get("own") and old.get("protocol") == new["protocol"])
-    return all(old.get(name) == new.get(name) for name in _KIND)
+    return settings_of(old) == settings_of(new)

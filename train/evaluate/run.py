@@ -6,7 +6,8 @@ import torch
 
 from accelssl.train.evaluate.features import Extract, pixel_features
 from accelssl.train.evaluate.neighbours import neighbours_of
-from accelssl.train.evaluate.results import NEAREST, Result
+from accelssl.train.evaluate.result_settings import Result
+from accelssl.train.evaluate.results import NEAREST
 from accelssl.train.evaluate.subject import Subject, open_subject
 
 

@@ -16,7 +16,8 @@ from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.backbone import Backbone, open_backbone, untrained
 from accelssl.train.evaluate.features import BATCH, evaluation_options
 from accelssl.train.evaluate.neighbours import refuse_without_val
-from accelssl.train.evaluate.results import Result, keep_result
+from accelssl.train.evaluate.result_settings import Result
+from accelssl.train.evaluate.results import keep_result
 
 GPU_BATCH = 256
 
