@@ -149,14 +149,13 @@ def load(run: Path, *, at_a_glance: bool = False, name: str = NAME) -> Checkpoin
             f"{run} holds no checkpoint.", "Start the run without --resume, or name another --out."
         )
     if not at_a_glance:
-        refuse_damage(
-            path, f"Put back a copy of it, or an earlier checkpoint of the run as {NAME}."
-        )
+        refuse_damage(path, _put_back(name))
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=at_a_glance)
         _renew(state, state.pop("format"))
         return Checkpoint(**state | {"position": Position(*state["position"])})
     except Exception as error:
+        refuse_damage(path, _put_back(name))
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{path} is not a checkpoint of this version ({reason}).",
@@ -164,25 +163,39 @@ def load(run: Path, *, at_a_glance: bool = False, name: str = NAME) -> Checkpoin
         ) from error
 
 
-def refuse_damage(path: Path, remedy: str) -> None:
+def _put_back(name: str) -> str:
+    if name == NAME:
+        return f"Put back a copy of it, or an earlier checkpoint of the run as {NAME}."
+    return "Put back a copy of it, or remove it."
+
+
+def refuse_damage(path: Path, remedy: str, *, may_be_no_zip: bool = False) -> None:
     """UserError where a file of torch.save is not what was written: torch.load checks no sums.
 
-    Left to torch.load are files that are no zip, and those written without sums
-    (torch.serialization.set_crc32_options).
+    Left to torch.load are those written without sums (torch.serialization.set_crc32_options) and,
+    where they may be, files that are no zip.
     """
     try:
-        with path.open("rb") as file:
-            if file.read(len(_ZIP)) != _ZIP:
-                return
-        with zipfile.ZipFile(path) as parts:
-            has_sums = any(part.CRC for part in parts.infolist())
-            damaged = parts.testzip() if has_sums else None
+        damaged = _damage(path, may_be_no_zip)
     except OSError as error:
         damaged = error.strerror or str(error)
     except Exception:  # of many types, for headers that are not what they were
         damaged = "its end is missing, or its list of parts is broken"
     if damaged is not None:
         raise UserError(f"{path} is damaged ({damaged}).", remedy)
+
+
+def _damage(path: Path, may_be_no_zip: bool) -> str | None:
+    """What is wrong, or the first part whose sum is."""
+    with path.open("rb") as file:
+        beginning = file.read(len(_ZIP))
+    if not beginning:
+        return "it is empty"
+    if beginning != _ZIP:
+        return None if may_be_no_zip else "its beginning is not that of a checkpoint"
+    with zipfile.ZipFile(path) as parts:
+        has_sums = any(part.CRC for part in parts.infolist())
+        return parts.testzip() if has_sums else None
 
 
 def _renew(state: dict[str, Any], written_as: int) -> None:

@@ -16,3 +16,28 @@ def flip_a_bit(path: Path, part: str) -> None:
     lengths = struct.unpack("<HH", content[header_end - 4 : header_end])
     content[header_end + sum(lengths) + found.file_size - 1] ^= 1
     path.write_bytes(content)
+
+
+def cut_off(path: Path) -> None:
+    """Half of it, as by a copy that was interrupted."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    """As by a disk that was full."""
+    path.write_bytes(b"")
+
+
+def overwrite_the_middle(path: Path) -> None:
+    """A fifth of it."""
+    content = bytearray(path.read_bytes())
+    some = len(content) // 5
+    content[2 * some : 3 * some] = b"\xa5" * some
+    path.write_bytes(content)
+
+
+def overwrite_the_beginning(path: Path) -> None:
+    """A fifth of it."""
+    content = bytearray(path.read_bytes())
+    content[: len(content) // 5] = bytes(len(content) // 5)
+    path.write_bytes(content)

@@ -1,20 +1,31 @@
 """A checkpoint that cannot be written, or should not be."""
 
+import shutil
 import signal
 import subprocess
 import sys
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.pipeline.order import Position
 from accelssl.train import checkpoint
 from accelssl.train.checkpoint import Checkpoint
-from tests.train.damage import flip_a_bit
+from accelssl.train.session import start
+from tests.train.any_run import CPU, config_on
+from tests.train.damage import (
+    cut_off,
+    empty,
+    flip_a_bit,
+    overwrite_the_beginning,
+    overwrite_the_middle,
+)
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -166,3 +177,52 @@ def test_a_checkpoint_that_is_damaged_is_refused_and_one_without_sums_is_not(
     finally:
         torch.serialization.set_crc32_options(True)
     assert checkpoint.load(tmp_path).step == 1
+
+
+@pytest.fixture(scope="module")
+def unfinished(shard_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run at its beginning, with a checkpoint."""
+    run = tmp_path_factory.mktemp("unfinished") / "run"
+    start(config_on(shard_dir, size=96), run, CPU).save(run)
+    return run
+
+
+@pytest.mark.parametrize("damage", [cut_off, empty, overwrite_the_middle, overwrite_the_beginning])
+def test_whoever_meets_a_damaged_checkpoint_says_the_same_of_it(
+    unfinished: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Path], None],
+) -> None:
+    run = shutil.copytree(unfinished, tmp_path / "run")
+    damage(run / checkpoint.NAME)
+    said = set()
+    for words in (f"train --resume --device cpu --out {run}", f"evaluate {run} --device cpu"):
+        monkeypatch.setattr(sys, "argv", ["accelssl", *words.split()])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        assert stopped.value.code == 2
+        said.add(" ".join(capsys.readouterr().err.split()))
+    (error,) = said
+    assert "checkpoint.pt is damaged (" in error and "an earlier checkpoint of the run" in error
+    assert "of this version" not in error
+
+
+def test_of_a_checkpoint_that_is_whole_but_of_another_version_nobody_says_that_it_is_damaged(
+    tmp_path: Path,
+) -> None:
+    torch.save({"format": 99}, tmp_path / checkpoint.NAME)
+    for at_a_glance in (True, False):
+        with pytest.raises(UserError, match=r"is not a checkpoint of this version \(format 99"):
+            checkpoint.load(tmp_path, at_a_glance=at_a_glance)
+
+
+def test_a_damaged_checkpoint_that_was_kept_for_a_share_is_named_and_can_be_left_out(
+    tmp_path: Path,
+) -> None:
+    checkpoint.save(tmp_path, state(), ["checkpoint-at-0.5.pt"])
+    cut_off(tmp_path / "checkpoint-at-0.5.pt")
+    with pytest.raises(UserError, match=r"at-0\.5\.pt is damaged .*or remove it") as refused:
+        checkpoint.load(tmp_path, at_a_glance=True, name="checkpoint-at-0.5.pt")
+    assert checkpoint.NAME not in refused.value.remedy

@@ -34,7 +34,7 @@ def read_weights(path: Path) -> Weights:
     """
     if not path.is_file():
         raise _unreadable(path, FileNotFoundError())
-    refuse_damage(path, "Copy or download it again.")
+    refuse_damage(path, "Copy or download it again.", may_be_no_zip=True)
     try:
         # What timm, DeiT and MAE save has the training's options beside the weights.
         with torch.serialization.safe_globals([argparse.Namespace]):
