@@ -98,6 +98,12 @@ class Auto:
         return max(share for share in self.at if share <= progress)
 
 
+def compared_by(what: str) -> str:
+    """Why crops have to be cut into the patches of an uncompressed network, for messages that have
+    said that they cannot."""
+    return f", and {what} compares gradients with those of the uncompressed network, which has them"
+
+
 def fitting_sides(size: int) -> tuple[int, ...]:
     """Of patches that crops of `size` px can be cut into: the usual ones to choose among."""
     return tuple(side for side in PATCH_SIDES if size % side == 0)

@@ -6,10 +6,10 @@ from typing import Any
 
 from accelssl.errors import UserError
 from accelssl.option_names import option_of
-from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression
+from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression, sizes_near
 from accelssl.pipeline.decoding import BOUNDS, Decoding
 from accelssl.train import method
-from accelssl.train.auto import BEFORE, Auto
+from accelssl.train.auto import BEFORE, Auto, compared_by
 from accelssl.train.cost import Convention
 from accelssl.train.method import ALGORITHMS, MODES
 from accelssl.train.schedule import Schedule, Stage
@@ -146,9 +146,7 @@ class TrainConfig:
         unfit = next((p for p in sorted(sides) if self.size % p), None)
         if unfit is None:
             return
-        each = math.lcm(*sides)
-        below = self.size // each * each
-        sizes = " or ".join(str(size) for size in (below, below + each) if size)
+        sizes = sizes_near(self.size, sides)
         fitting = [str(p) for p in PATCH_SIDES if self.size % p == 0]
         remedy = f"Use --size {sizes}."
         origin = self.schedule.origin
@@ -162,6 +160,8 @@ class TrainConfig:
         whose = ", the default of --patch" if sides == {DEFAULT_COMPRESSION.p} else ""
         if origin:
             whose = f", which {origin} has"
+        if self.auto:
+            whose = compared_by("--schedule auto")
         raise UserError(
             f"A crop of {self.size} px (--size) cannot be cut into {unfit} px patches{whose}.",
             remedy,

@@ -1,5 +1,7 @@
 """Compression(p, drop): how many tokens of an image the network sees. Integers only, no torch."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from accelssl.errors import UserError
@@ -62,3 +64,14 @@ class Compression:
 
 
 UNCOMPRESSED = Compression(BASE_SIDE, 0.0)
+
+
+def sizes_near(size: int, sides: Iterable[int]) -> str:
+    """The crop sizes about `size` that patches of all these sides divide, for remedies.
+
+    >>> sizes_near(120, [16])
+    '112 or 128'
+    """
+    each = math.lcm(*sides)
+    below = size // each * each
+    return " or ".join(str(fitting) for fitting in (below, below + each) if fitting)

@@ -23,7 +23,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def analyze_gradients(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a run; its --size divisible by 16, for the uncompressed network.",
+            show_default=False,
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="JSON file to write.")] = Path("camse.json"),
     checkpoints: Annotated[
         str, typer.Option(help="Shares of the run's budget; train with --keep-at.")

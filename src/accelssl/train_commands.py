@@ -206,7 +206,8 @@ def train(
     keep_at: Annotated[
         str | None,
         typer.Option(
-            help="Shares of the budget to keep a checkpoint at, as in 0,.25,.5,.75,1.",
+            help="Shares of the budget to keep a checkpoint at, as in 0,.25,.5,.75,1; "
+            "analyze-gradients also needs a --size divisible by 16.",
             rich_help_panel=GOING_ON,
         ),
     ] = None,

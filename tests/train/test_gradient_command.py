@@ -27,13 +27,14 @@ from accelssl.train.gradients.grid import Item, items_of
 from accelssl.train.gradients.record import Parts, read_record
 from accelssl.train.loop import train
 from accelssl.train.objective import build
-from accelssl.train.schedule import Stage
+from accelssl.train.schedule import Stage, constant
 from accelssl.train.session import loader_options, run_views, start
 from tests import small_vit
 from tests.train.any_run import CPU, config_on
 
 QUICK = Options(checkpoints="0,1", sides="48", drops="0,.5", samples=18, subbatch=4)
 CELLS = (Compression(48, 0.0), Compression(48, 0.5))
+PATCHES_20 = constant(Compression(20, 0.0))
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +214,27 @@ def test_what_makes_no_sense_is_named_before_anything_is_done(
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and named in error, error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_has_no_uncompressed_network_is_refused_with_sizes_that_have_one(
+    shard_dir: Path, tmp_path: Path
+) -> None:
+    def run_of(size: int) -> Path:
+        run = tmp_path / f"{size}"
+        run.mkdir()
+        config = config_on(shard_dir, size=size, budget=99.0, schedule=PATCHES_20)
+        (run / "config.json").write_text(json.dumps(config.to_json()))
+        return run
+
+    options = replace(QUICK, checkpoints="0.5", sides=None)
+    with pytest.raises(UserError, match="the uncompressed network") as refused:
+        analyze_gradients(run_of(120), None, tmp_path / "c.json", options, "cpu")
+    assert "120 px cannot be cut into 16 px patches" in refused.value.what
+    assert "this run cannot be analysed" in refused.value.what
+    sizes = [word.strip(",") for word in refused.value.remedy.split() if word.strip(",").isdigit()]
+    assert sizes == ["112", "128", "240"]
+    with pytest.raises(UserError, match=r"no checkpoint at 0\.5"):  # as far as that it comes
+        analyze_gradients(run_of(240), None, tmp_path / "c.json", options, "cpu")
 
 
 def test_a_share_takes_the_checkpoint_kept_for_it_or_one_that_is_near(run: Path) -> None:

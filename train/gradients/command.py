@@ -11,9 +11,10 @@ import torch
 from rich.progress import Progress
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression, sizes_near
 from accelssl.pipeline.loader import Loader
 from accelssl.pipeline.shards import ShardSet, open_shards
+from accelssl.train.auto import compared_by
 from accelssl.train.budget import format_units, parse_units
 from accelssl.train.config import TrainConfig
 from accelssl.train.config_file import read_config
@@ -163,6 +164,13 @@ def _prepared(run: Path, data: str | None, options: Options, device: torch.devic
 
 
 def _refuse(options: Options, config: TrainConfig) -> None:
+    if config.size % UNCOMPRESSED.p:
+        raise UserError(
+            f"The run's crops of {config.size} px cannot be cut into {UNCOMPRESSED.p} px patches"
+            f"{compared_by('analyze-gradients')}: this run cannot be analysed.",
+            f"Train one with --size {sizes_near(config.size, [UNCOMPRESSED.p])}, or 240, which "
+            "every patch side divides.",
+        )
     for option, value, known in (
         ("--estimator", options.estimator, ESTIMATORS),
         ("--negatives", options.negatives, NEGATIVES),
