@@ -19,18 +19,23 @@ GPU_WARM_UP, CPU_WARM_UP = 3, 1
 MIN_STEPS, MAX_STEPS, ENOUGH_S = 2, 50, 10.0
 
 
+def wants_baseline(session: Session) -> bool:
+    """Whether there is one to measure: the crop has a 16-pixel grid, and the run had no
+    uncompressed stage itself."""
+    known = any(stage.compression == UNCOMPRESSED for stage in session.schedule.stages)
+    return not known and session.config.size % UNCOMPRESSED.p == 0
+
+
 def measure_baseline(session: Session, run: Path) -> None:
     """Time uncompressed steps of the live pipeline and append their rate to the log.
 
-    Call it when the run is over and saved: the steps change the weights in memory. Where the
-    crop has no 16-pixel grid or the
-    uncompressed batch does not fit the device's memory, nothing is measured or written.
+    Call it when the run is over and saved: the steps change the weights in memory. Where none is
+    wanted or the uncompressed batch does not fit the device's memory, nothing is measured or
+    written.
     """
-    config = session.config
-    known = any(stage.compression == UNCOMPRESSED for stage in session.schedule.stages)
-    if known or config.size % UNCOMPRESSED.p:
+    if not wants_baseline(session):
         return
-    device, plain = session.device, Stage(1.0, UNCOMPRESSED)
+    config, device, plain = session.config, session.device, Stage(1.0, UNCOMPRESSED)
     loader = Loader(
         session.shards.split("train"), run_views(config), loader_options(config, device)
     )

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 
+from accelssl.pipeline.compress.compression import UNCOMPRESSED
 from accelssl.train import checkpoint
 from accelssl.train.auto_batch import BatchChoice
-from accelssl.train.baseline import measure_baseline
+from accelssl.train.baseline import measure_baseline, wants_baseline
 from accelssl.train.config import TrainConfig
 from accelssl.train.distributed import ALONE, Ranks, this_job
 from accelssl.train.gradients.chosen_schedule import write_schedule
@@ -107,7 +108,13 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
     if session.decisions:  # only now it is known what there is to see
         save_pictures(session, out)
     console.print(outcome(session, last))
-    if baseline and not stopped_by and session.ranks.world == 1:
+    alone = session.ranks.world == 1
+    if baseline and not stopped_by and alone and wants_baseline(session):
+        console.print(
+            f"Timing uncompressed steps ({UNCOMPRESSED}) of {session.config.batch} images, for the "
+            "speed-up in the report; accelssl train --no-baseline leaves that out.",
+            soft_wrap=True,
+        )
         measure_baseline(session, out)
     for said in closing_lines(read_history(out)):
         console.print(said, soft_wrap=True)

@@ -226,7 +226,8 @@ def train(
     baseline: Annotated[
         bool,
         typer.Option(
-            help="Time uncompressed steps at the end, for the speed-up.", rich_help_panel=MACHINE
+            help="Time uncompressed steps at the end, for the report's speed-up; minutes on a CPU.",
+            rich_help_panel=MACHINE,
         ),
     ] = True,
 ) -> None:

@@ -67,6 +67,31 @@ def test_a_run_says_what_it_will_do_and_what_has_come_of_it(
     assert "report: " in said and said.endswith(f"next: accelssl evaluate {run}")
 
 
+@pytest.mark.parametrize(
+    ("options", "is_timed"),
+    [("", True), ("--no-baseline", False), ("--size 120 --patch 40", False)],
+)
+def test_before_uncompressed_steps_are_timed_it_is_said_and_else_it_is_not(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    shard_dir: Path,
+    tmp_path: Path,
+    options: str,
+    is_timed: bool,
+) -> None:
+    said_before: list[str] = []
+    monkeypatch.setattr(
+        "accelssl.train.running.measure_baseline",
+        lambda *_: said_before.append(" ".join(capsys.readouterr().err.split())),
+    )
+    words = ("train", TINY, "--data", shard_dir, "--out", tmp_path / "run", "--budget 5 --patch 48")
+    code, said = accelssl(capsys, *words, options)
+    announced = "Timing uncompressed steps (p16 d0) of 8 images, for the speed-up in the report"
+    assert code == 0 and announced not in said
+    assert len(said_before) == is_timed
+    assert all(f"{announced}; accelssl train --no-baseline" in each for each in said_before)
+
+
 def test_a_start_that_is_refused_leaves_no_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
