@@ -18,6 +18,7 @@ from accelssl.train.changed_options import refuse_changes
 from accelssl.train.compressing import (
     AUTO,
     Compressing,
+    another_method,
     refuse_another,
     refuse_contradictions,
 )
@@ -115,6 +116,8 @@ def train_command(
                 named=named,
             )
             config = override(config, here)
+            if ranks.is_main and (note := another_method(config)):
+                Terminal().print(note, soft_wrap=True, markup=False)
             if is_measured:
                 choice = _measure_batch(config, out, device, ranks)
                 config = replace(config, batch=choice.batch)

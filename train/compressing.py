@@ -52,6 +52,17 @@ def settings_of(
     return {"schedule": _schedule(compression, usual, algo, may_choose), "auto": None}
 
 
+def another_method(config: TrainConfig) -> str | None:
+    """A line about a schedule that was made for another method than the run's."""
+    schedule = config.schedule
+    if schedule.method in ("", config.algo):
+        return None
+    return (
+        f"Note: {schedule.origin} was made for {schedule.method}, and this run is {config.algo}: "
+        "what is best for the one need not be for the other."
+    )
+
+
 def refuse_another(
     config: TrainConfig, compression: Compressing, auto_options: AutoOptions, usual: Compression
 ) -> None:

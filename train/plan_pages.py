@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from accelssl.train.budget import format_units
+from accelssl.train.compressing import another_method
 from accelssl.train.config import TrainConfig
 from accelssl.train.formats import ABSENT, aligned, duration, quantity
 from accelssl.train.plan import Plan, StagePlan
@@ -42,6 +43,7 @@ def plan_text(plan: Plan, config: TrainConfig, command: str) -> str:
             *aligned(rows),
             "",
             *_notes(plan),
+            *([note] if (note := another_method(config)) else []),
             "Train it with:",
             f"  {command}",
         ]

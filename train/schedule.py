@@ -25,11 +25,13 @@ class Stage:
 class Schedule:
     """Stages in order; the last ends at 1. UserError when they do not ascend to 1.
 
-    origin: what has them, in words for messages; none where --patch and --drop say it.
+    origin: what has them, in words for messages; none where --patch and --drop say it. method: that
+    they were made for, where the file says so.
     """
 
     stages: tuple[Stage, ...]
     origin: str = field(default="", compare=False, repr=False)
+    method: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         ends = [stage.until for stage in self.stages]
@@ -101,7 +103,9 @@ def read_schedule(path: Path, or_else: str = "") -> Schedule:
             f"Write a JSON file like {EXAMPLE}{or_else}.",
         ) from None
     try:
-        return replace(from_json(stages), origin=f"the schedule {path}")
+        made_for = stages.get("method", "") if isinstance(stages, dict) else ""
+        method = made_for if isinstance(made_for, str) else ""
+        return replace(from_json(stages), origin=f"the schedule {path}", method=method)
     except UserError as error:
         raise UserError(
             f"In {path}: {error.what[0].lower()}{error.what[1:]}", error.remedy

@@ -92,6 +92,31 @@ def test_before_uncompressed_steps_are_timed_it_is_said_and_else_it_is_not(
     assert all(f"{announced}; accelssl train --no-baseline" in each for each in said_before)
 
 
+@pytest.mark.parametrize(
+    ("content", "is_noted"),
+    [
+        ('{"method": "moco", "stages": STAGES}', True),
+        ('{"method": "simclr", "stages": STAGES}', False),
+        ('{"method": 3, "stages": STAGES}', False),
+        ('{"stages": STAGES}', False),
+        ("STAGES", False),
+    ],
+)
+def test_a_schedule_made_for_another_method_is_taken_with_a_note(
+    capsys: pytest.CaptureFixture[str],
+    shard_dir: Path,
+    tmp_path: Path,
+    content: str,
+    is_noted: bool,
+) -> None:
+    schedule = tmp_path / "schedule.json"
+    schedule.write_text(content.replace("STAGES", '[{"until": 1.0, "p": 48, "drop": 0.5}]'))
+    words = ("train", TINY, "--data", shard_dir, "--out", tmp_path / "run", "--schedule", schedule)
+    code, said = accelssl(capsys, *words, "--algo simclr --budget 5 --no-baseline")
+    note = f"Note: the schedule {schedule} was made for moco, and this run is simclr:"
+    assert code == 0 and (note in said) == is_noted and ("Note:" in said) == is_noted, said
+
+
 def test_a_start_that_is_refused_leaves_no_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

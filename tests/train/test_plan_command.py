@@ -133,6 +133,17 @@ def test_an_impossible_plan_is_refused_by_its_value(
     assert named in refused.value.what and refused.value.remedy
 
 
+@pytest.mark.usefixtures("known_speed")
+def test_a_plan_notes_a_schedule_made_for_another_method(shard_dir: Path, tmp_path: Path) -> None:
+    schedule = tmp_path / "schedule.json"
+    stages = [{"until": 1.0, "p": 48, "drop": 0.5}]
+    schedule.write_text(json.dumps({"method": "moco", "stages": stages}))
+    for algo, notes in (("moco", 0), ("simclr", 1)):
+        request = asked(shard_dir, algo=algo, budget="20", compression=(None, None, schedule))
+        text = plan_command(request, Where("cpu"))
+        assert text.count(f"was made for moco, and this run is {algo}") == notes
+
+
 @pytest.mark.skipif(not BENCH.exists(), reason="needs the checkout")
 def test_a_saved_bench_gives_back_the_rates_that_it_measured() -> None:
     """For SimCLR at its batch; half the batch on each of two GPUs at the scaling assumed."""
