@@ -38,6 +38,12 @@ def format_units(units: float) -> str:
     return f"{units:.3g}"
 
 
+def as_option(units: float) -> str:
+    """As format_units if that is exact, else in full: parse_units reads it back."""
+    short = format_units(units)
+    return short if parse_units(short) == units else f"{units:.10g}"
+
+
 def steps_bought(total: float, stages: Iterable[tuple[float, float]]) -> list[int]:
     """Steps in each stage of a budget: stages are (the progress it ends at, units of a step)."""
     spent, counts = 0.0, []

@@ -1,6 +1,7 @@
 """accelssl analyze-gradients: what it finds, goes on with, shares among ranks and refuses."""
 
 import json
+import shlex
 import sys
 from dataclasses import replace
 from datetime import date
@@ -130,6 +131,24 @@ def test_what_was_interrupted_goes_on_and_ends_as_if_it_had_not_been(
     line = analyze_gradients(run, None, out, QUICK, "cpu")
     assert line == f"{out} is finished, nothing is left to do." and calls == 5
     assert [path.name for path in out.parent.iterdir()] == ["camse.json"]
+
+
+def test_the_commands_that_are_said_to_be_next_run_as_they_are(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "of a run" / "camse.json"
+    line = analyze_gradients(run, None, out, replace(QUICK, checkpoints="0"), "cpu")
+    assert line is not None
+    _, commands = line.split("next: ")
+    monkeypatch.chdir(tmp_path)
+    for command_line, leaves in zip(
+        commands.splitlines(), (out.with_suffix(".png"), Path("schedule.json")), strict=True
+    ):
+        monkeypatch.setattr(sys, "argv", shlex.split(command_line))
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        assert not stopped.value.code and leaves.exists()
+    assert json.loads(Path("schedule.json").read_text())["budget"] == 3.0
 
 
 def test_ranks_share_the_cells_and_the_last_one_writes_the_whole(

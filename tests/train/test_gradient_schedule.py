@@ -159,6 +159,19 @@ def test_the_command_writes_what_a_run_takes_and_what_it_was_chosen_from(
     assert max(map(len, lines)) < 700 and len(lines) > 15
 
 
+def test_stages_at_which_an_analysis_tells_nothing_apart_are_named_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    cheap = CHEAP_TO_DEAR[0]
+    all_alike: dict[Compression, float] = {}
+    file = analysis(tmp_path, [all_alike, {cheap: 1.0}, all_alike], shares=(0.0, 0.5, 1.0))
+    told = plan_schedule(file, "1k", tmp_path / "schedule.json").splitlines()
+    (said,) = (line for line in told if "says nothing" in line)
+    assert said.startswith("at 0%, 100% the analysis says nothing") and "more --samples" in said
+    file = analysis(tmp_path, [{cheap: 1.0}, all_alike | {cheap: 9.1}], shares=(0.0, 1.0))
+    assert "says nothing" not in plan_schedule(file, "1k", tmp_path / "schedule.json")
+
+
 def test_plots_are_a_png_and_a_page_that_stands_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

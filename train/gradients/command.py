@@ -1,5 +1,6 @@
 """What analyze-gradients does, from options to a file."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -15,7 +16,7 @@ from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression, si
 from accelssl.pipeline.loader import Loader
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.train.auto import compared_by
-from accelssl.train.budget import format_units, parse_units
+from accelssl.train.budget import as_option, format_units, parse_units
 from accelssl.train.config import TrainConfig
 from accelssl.train.config_file import read_config
 from accelssl.train.device import pick_device
@@ -130,7 +131,14 @@ def analyze_gradients(
         return None
     took = duration(time.perf_counter() - started)
     cost = format_units(facts["units"])
-    return f"{out}: {cost} units, {took}\nnext: accelssl plot {out}, accelssl schedule {out}"
+    return f"{out}: {cost} units, {took}\n{_next(out, analysis.trained.budget)}"
+
+
+def _next(out: Path, budget: float) -> str:
+    """Commands that run as they are; the schedule's for a run like the one that was analysed."""
+    plot = shlex.join(["accelssl", "plot", str(out)])
+    schedule = shlex.join(["accelssl", "schedule", str(out), "--budget", as_option(budget)])
+    return f"next: {plot}\n      {schedule}"
 
 
 def _prepared(run: Path, data: str | None, options: Options, device: torch.device) -> _Analysis:

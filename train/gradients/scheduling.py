@@ -11,7 +11,7 @@ from accelssl.train.gradients.choose import (
     schedule_of,
     ties_of,
 )
-from accelssl.train.gradients.record import read_record, write_readable
+from accelssl.train.gradients.record import Record, read_record, write_readable
 
 
 def plan_schedule(
@@ -41,8 +41,24 @@ def plan_schedule(
         "cannot be told from the best"
         for stage, cell in zip(record.stages, chosen, strict=True)
     ]
+    lines += _says_nothing(record)
     lines += [
         f"until {stage.until:6.1%}  {stage.compression!s:10}  {count:,} steps of {batch}"
         for stage, count in zip(schedule.stages, steps, strict=True)
     ]
     return "\n".join([*lines, f"train with: --budget {budget} --schedule {out}"])
+
+
+def _says_nothing(record: Record) -> list[str]:
+    """A line about the stages where nothing was told apart, if there are any."""
+    shares = [
+        f"{stage.share:.0%}"
+        for stage in record.stages
+        if len(stage.cells) > 1 and len(ties_of(stage)) == len(stage.cells)
+    ]
+    if not shares:
+        return []
+    return [
+        f"at {', '.join(shares)} the analysis says nothing: no compression can be told from the "
+        "best. analyze-gradients with more --samples, and another --out, can tell more."
+    ]
