@@ -11,13 +11,16 @@ from unittest.mock import MagicMock
 
 import click
 import pytest
+import torch
 import typer
 
 from accelssl import cli
+from accelssl.benchmarks.throughput_plan import default_plan
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import PATCH_SIDES, UNCOMPRESSED
 from accelssl.train import recipes
 from accelssl.train.gradients.grid import DROPS
+from accelssl.train.loop import CHECKPOINT_S
 from accelssl.train.schedule import constant
 
 RECORD = Path(__file__).resolve().parents[1] / "benchmarks/results/camse_moco_h200_202611.json"
@@ -162,6 +165,33 @@ def test_no_value_that_help_names_for_itself_is_left_out_here(command: str) -> N
         named |= set(re.findall(r"(?<!--schedule )\bauto\b", text))
         tried = {value for name, words, value in CASES if (name, words[-1]) == (command, option)}
         assert named <= tried, option
+
+
+@pytest.mark.parametrize(
+    ("device", "quick", "models", "compressions"),
+    [
+        ("cuda", False, "[ViT-B, ViT-S;", "[six;"),
+        ("cuda", True, "--quick ViT-S;", "with --quick or on a CPU these two]"),
+        ("cpu", False, "on a CPU ViT-Ti]", "with --quick or on a CPU these two]"),
+        ("cpu", True, "on a CPU ViT-Ti]", "with --quick or on a CPU these two]"),
+    ],
+)
+def test_what_a_benchmark_measures_unasked_is_what_help_says(
+    device: str, quick: bool, models: str, compressions: str
+) -> None:
+    plan = default_plan(torch.device(device), quick)
+    named, listed = (help_of("bench-throughput", f"--{x}") for x in ("models", "compressions"))
+    assert models in named and compressions in listed
+    letters = [model.removeprefix("vit_")[0].upper() for model in plan.models]
+    assert re.findall(r"ViT-(\w)", models) == letters
+    if "six" in compressions:
+        assert len(plan.compressions) == 6
+    else:
+        assert ",".join(f"{c.p}:{c.drop:g}" for c in plan.compressions) in listed
+
+
+def test_checkpoints_are_as_frequent_as_help_says() -> None:
+    assert "every five minutes" in help_of("train", "--resume") and CHECKPOINT_S == 5 * 60
 
 
 def test_the_grid_that_help_names_is_the_usual_one() -> None:

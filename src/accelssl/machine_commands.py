@@ -31,10 +31,17 @@ def bench_throughput(
         typer.Option(help="decoder, loader, step, live, or kernel: the fused op [all but it]."),
     ] = None,
     models: Annotated[
-        str | None, typer.Option(help="Names in timm, with commas between them [ViT-B, ViT-S].")
+        str | None,
+        typer.Option(
+            help="Names in timm, with commas between them [ViT-B, ViT-S; --quick ViT-S; on a CPU "
+            "ViT-Ti]."
+        ),
     ] = None,
     compressions: Annotated[
-        str | None, typer.Option(help="P:DROP, with commas: 16:0,30:0.5 [six of them].")
+        str | None,
+        typer.Option(
+            help="P:DROP, with commas: 16:0,30:0.5 [six; with --quick or on a CPU these two]."
+        ),
     ] = None,
     shards: Annotated[
         str | None, typer.Option(help="Shard set to read [one of bundled photographs, made anew].")

@@ -213,7 +213,12 @@ def train(
     ] = None,
     device: Device = "auto",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out.", rich_help_panel=GOING_ON)
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the run in --out from its checkpoint, written every five minutes.",
+            rich_help_panel=GOING_ON,
+        ),
     ] = False,
     restart_epoch: Annotated[
         bool,
