@@ -1,9 +1,8 @@
 """A transformer block for those who read nothing but its CLS token.
 
-Shapes: N views, L tokens with CLS first, D width, H heads of d columns each.
+Shapes: N views, L tokens with CLS first, D width.
 """
 
-import torch
 import torch.nn.functional as F
 from timm.layers.attention import Attention
 from timm.models.vision_transformer import Block
@@ -40,23 +39,18 @@ def is_plain(block: nn.Module) -> bool:
 
 
 def _attention(attention: Attention, x_NLD: Tensor) -> Tensor:
-    """What the first row gets from all rows.
-
-    Written out, in float32 at least: kernels of attention are made for many queries, and with one
-    their backward pass takes ten times as long as reading keys and values does.
-    """
+    """What the first row gets from all rows."""
     n, tokens, _ = x_NLD.shape
     heads, width = attention.num_heads, attention.qkv.out_features // 3
     weight, bias = attention.qkv.weight, attention.qkv.bias
     q_bias, kv_bias = (None, None) if bias is None else (bias[:width], bias[width:])
-    q = F.linear(x_NLD[:, :1], weight[:width], q_bias).view(n, 1, heads, -1)
-    k, v = F.linear(x_NLD, weight[width:], kv_bias).view(n, tokens, 2, heads, -1).unbind(2)
+    q = F.linear(x_NLD[:, :1], weight[:width], q_bias).view(n, 1, heads, -1).transpose(1, 2)
+    kv = F.linear(x_NLD, weight[width:], kv_bias).view(n, tokens, 2, heads, -1)
+    k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
+    dropped = attention.attn_drop.p if attention.training else 0.0
     q, k = attention.q_norm(q), attention.k_norm(k)
-    wide = torch.promote_types(v.dtype, torch.float32)
-    scores_NLH = (q.to(wide) * k.to(wide)).sum(-1) * q.shape[-1] ** -0.5
-    weights_NLH = F.dropout(scores_NLH.softmax(1), attention.attn_drop.p, attention.training)
-    row_NHd = (weights_NLH.unsqueeze(-1) * v.to(wide)).sum(1)
-    row = row_NHd.to(v.dtype).view(n, 1, width)
+    row = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped)
+    row = row.transpose(1, 2).reshape(n, 1, width)
     norm = getattr(attention, "norm", None)  # newer releases can have one here
     out_N1D: Tensor = attention.proj_drop(attention.proj(norm(row) if norm else row))
     return out_N1D
