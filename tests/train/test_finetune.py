@@ -292,7 +292,7 @@ def test_a_full_disk_is_said_in_plain_words_and_leaves_the_last_checkpoint(
 
 def test_a_file_that_is_no_fine_tuning_is_not_read_as_one(tmp_path: Path) -> None:
     (tmp_path / finetune_state.NAME).write_bytes(b"something else")
-    with pytest.raises(UserError, match="is not a fine-tuning"):
+    with pytest.raises(UserError, match="is damaged"):
         finetune_state.load(tmp_path, {})
 
 
