@@ -41,7 +41,7 @@ _NAMED: tuple[tuple[Part, str], ...] = (
     ("optimiser", "adam"),
     ("EMA", "lerp"),
     ("optimiser", "multi_tensor_apply|_foreach"),
-    ("attention", "flash|fmha|sdpa|scaled_dot_product|compute_dot_do_o|attention|softmax"),
+    ("attention", "flash|fmha|sdpa|scaled_dot_product|compute_dot_do_o|attention"),
     (
         "matrix products",
         "nvjet|gemm|gemv|cutlass|split_?k|xmma|triton_tem_fused|"

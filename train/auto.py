@@ -3,14 +3,18 @@
 Until the first choice, which comes before the first step, the schedule is BEFORE.
 """
 
-import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import PATCH_SIDES, UNCOMPRESSED, Compression
-from accelssl.train.number_lists import listed, read_numbers
+from accelssl.pipeline.compress.compression import (
+    PATCH_SIDES,
+    UNCOMPRESSED,
+    Compression,
+    fitting_sides,
+)
+from accelssl.train.number_lists import listed, numbers_in, read_numbers
 from accelssl.train.schedule import constant
 
 BEFORE = replace(constant(UNCOMPRESSED), origin="the beginning of --schedule auto")
@@ -104,11 +108,6 @@ def compared_by(what: str) -> str:
     return f", and {what} compares gradients with those of the uncompressed network, which has them"
 
 
-def fitting_sides(size: int) -> tuple[int, ...]:
-    """Of patches that crops of `size` px can be cut into: the usual ones to choose among."""
-    return tuple(side for side in PATCH_SIDES if size % side == 0)
-
-
 def read_auto(options: AutoOptions) -> Auto:
     """What is meant. UserError as in Auto."""
     share, at, patches, drops = options
@@ -122,11 +121,8 @@ def read_auto(options: AutoOptions) -> Auto:
 
 def read_points(text: str) -> tuple[float, ...]:
     """'0,.5' as numbers, in the order given. UserError when it is no list of numbers."""
-    try:
-        points = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        points = (math.nan,)
-    if not all(map(math.isfinite, points)):
+    points = numbers_in(text, float)
+    if not points:
         raise UserError(
             f"--auto-at {text} is no list of shares.", "Write it like --auto-at 0,.25,.5,.75"
         )

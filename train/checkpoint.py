@@ -155,7 +155,8 @@ def load(run: Path, *, at_a_glance: bool = False, name: str = NAME) -> Checkpoin
         _renew(state, state.pop("format"))
         return Checkpoint(**state | {"position": Position(*state["position"])})
     except Exception as error:
-        refuse_damage(path, _put_back(name))
+        if at_a_glance:
+            refuse_damage(path, _put_back(name))
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{path} is not a checkpoint of this version ({reason}).",

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.auto import BEFORE, UNSAID, Auto, AutoOptions, fitting_sides, read_auto
+from accelssl.option_names import option_of
+from accelssl.pipeline.compress.compression import Compression, fitting_sides
+from accelssl.train.auto import BEFORE, UNSAID, Auto, AutoOptions, read_auto
 from accelssl.train.changed_options import another_run, refuse_change
 from accelssl.train.config import TrainConfig
 from accelssl.train.default_schedules import default_schedule
@@ -28,10 +29,12 @@ def refuse_contradictions(compression: Compressing, auto_options: AutoOptions = 
         )
     if schedule == AUTO:
         return
-    names = ("--auto-share", "--auto-at", "--auto-patches", "--auto-drops")
-    for option, value in zip(names, auto_options, strict=True):
+    for name, value in auto_options._asdict().items():
         if value is not None:
-            raise UserError(f"{option} was given without --schedule auto.", "Give both or neither.")
+            raise UserError(
+                f"{option_of(f'auto_{name}')} was given without --schedule auto.",
+                "Give both or neither.",
+            )
 
 
 def settings_of(

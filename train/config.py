@@ -6,7 +6,7 @@ from typing import Any
 
 from accelssl.errors import UserError
 from accelssl.option_names import option_of
-from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression, sizes_near
+from accelssl.pipeline.compress.compression import Compression, fitting_sides, sizes_near
 from accelssl.pipeline.decoding import BOUNDS, Decoding
 from accelssl.train import method
 from accelssl.train.auto import BEFORE, Auto, compared_by
@@ -147,7 +147,7 @@ class TrainConfig:
         if unfit is None:
             return
         sizes = sizes_near(self.size, sides)
-        fitting = [str(p) for p in PATCH_SIDES if self.size % p == 0]
+        fitting = [str(p) for p in fitting_sides(self.size)]
         remedy = f"Use --size {sizes}."
         origin = self.schedule.origin
         if fitting and origin:

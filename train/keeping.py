@@ -5,17 +5,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from accelssl.errors import UserError
+from accelssl.train.number_lists import numbers_in
 
 _NUMBERED = re.compile(r"checkpoint-(\d+)\.pt")
 
 
 def read_shares(text: str) -> tuple[float, ...]:
     """'0,.25,1' as shares of the budget, ascending. UserError when it is anything else."""
-    try:
-        shares = sorted({float(part) for part in text.split(",")})
-    except ValueError:
-        shares = [-1.0]
-    if not all(0 <= share <= 1 for share in shares):
+    shares = sorted(set(numbers_in(text, float)))
+    if not shares or not all(0 <= share <= 1 for share in shares):
         raise UserError(
             f"--keep-at {text} is no list of shares.", "Give some from 0 to 1: --keep-at 0,.25,.5,1"
         )

@@ -11,13 +11,19 @@ T = TypeVar("T", int, float)
 EXAMPLES: dict[object, str] = {int: "16,24,48", float: "0,0.25,0.5"}
 
 
+def numbers_in(text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
+    """As they stand; none where `text` is no list of finite numbers."""
+    try:
+        numbers = tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        return ()
+    return numbers if all(map(isfinite, numbers)) else ()
+
+
 def read_numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
     """In ascending order, each once. UserError when `text` is anything else."""
-    try:
-        numbers = tuple(sorted({kind(part) for part in text.split(",")}))
-    except ValueError:
-        numbers = ()
-    if not numbers or not all(map(isfinite, numbers)):
+    numbers = tuple(sorted(set(numbers_in(text, kind))))
+    if not numbers:
         raise UserError(
             f"{option} {text} is no list of numbers.", f"Write it like {option} {EXAMPLES[kind]}."
         )

@@ -66,6 +66,11 @@ class Compression:
 UNCOMPRESSED = Compression(BASE_SIDE, 0.0)
 
 
+def fitting_sides(size: int) -> tuple[int, ...]:
+    """Of patches that crops of `size` px can be cut into."""
+    return tuple(side for side in PATCH_SIDES if size % side == 0)
+
+
 def sizes_near(size: int, sides: Iterable[int]) -> str:
     """The crop sizes about `size` that patches of all these sides divide, for remedies.
 

@@ -1,8 +1,6 @@
 """Sum and norm against torch's in float64; without a GPU the kernel in Triton's interpreter."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -20,6 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from accelssl.model import add_norm_kernel
+from tests.model.interpreter import interpreting
 
 EPS = 1e-6
 HALVES = (torch.bfloat16, torch.float16)
@@ -78,12 +77,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Run]:
 
     if Version(np.__version__) >= Version("2.4") and Version(triton.__version__) < Version("3.8"):
         pytest.skip("Triton interprets no loop of a variable length with this NumPy")
-    # Whether Triton interprets is settled when it is imported: in a process of its own.
-    pool = ProcessPoolExecutor(1, get_context("spawn"))
-    with pool, pytest.MonkeyPatch.context() as environment:
-        environment.setenv("TRITON_INTERPRET", "1")
-        pool.submit(int).result()
-        environment.undo()
+    with interpreting() as pool:
         yield interpreted
 
 

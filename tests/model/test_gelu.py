@@ -1,8 +1,6 @@
 """GELU against its formula in float64; without a GPU the kernel in Triton's interpreter."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from accelssl.model import gelu_kernel
+from tests.model.interpreter import interpreting
 
 Run = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 HALVES = (torch.bfloat16, torch.float16)
@@ -45,12 +44,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Run]:
         of_h, sums = passes[1].result()
         return passes[0].result().to(dtype), of_h.to(dtype), sums
 
-    # Whether Triton interprets is settled when it is imported: in a process of its own.
-    pool = ProcessPoolExecutor(1, get_context("spawn"))
-    with pool, pytest.MonkeyPatch.context() as environment:
-        environment.setenv("TRITON_INTERPRET", "1")
-        pool.submit(int).result()
-        environment.undo()
+    with interpreting() as pool:
         yield interpreted
 
 

@@ -1,8 +1,6 @@
 """Short attention against torch's in float64; without a GPU the kernel in Triton's interpreter."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +13,7 @@ from accelssl.model.short_attention import MOST_TOKENS, definition, definition_b
 
 pytest.importorskip("triton")
 from accelssl.model import short_attention_kernel
+from tests.model.interpreter import interpreting
 
 Passes = tuple[Tensor, Tensor]
 
@@ -42,12 +41,7 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
         passes = pool.submit(forward, qkv, heads), pool.submit(backward, grad, qkv, heads)
         return passes[0].result(), passes[1].result()
 
-    # Whether Triton interprets is settled when it is imported: in a process of its own.
-    pool = ProcessPoolExecutor(1, get_context("spawn"))
-    with pool, pytest.MonkeyPatch.context() as environment:
-        environment.setenv("TRITON_INTERPRET", "1")
-        pool.submit(int).result()
-        environment.undo()
+    with interpreting() as pool:
         yield Kernel(interpreted, (torch.float16, torch.float32))  # it knows no bfloat16
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
-from accelssl.train.auto import fitting_sides
+from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression, fitting_sides
 from accelssl.train.config import TrainConfig
 from accelssl.train.number_lists import listed
 from accelssl.train.schedule import Stage
