@@ -1,6 +1,6 @@
 """A transformer block for those who read nothing but its CLS token.
 
-Shapes: N views, L tokens with CLS first, D width.
+Shapes: N views, L tokens with CLS first, D width, E = 2 D.
 """
 
 import torch.nn.functional as F
@@ -9,6 +9,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from accelssl.model.branch import Branch, summed, summed_and_normed
+from accelssl.model.row_attention import fits, row_attention
 
 
 def cls_row(block: nn.Module, x_NLD: Tensor, branch: Branch) -> Tensor:
@@ -44,13 +45,30 @@ def _attention(attention: Attention, x_NLD: Tensor) -> Tensor:
     heads, width = attention.num_heads, attention.qkv.out_features // 3
     weight, bias = attention.qkv.weight, attention.qkv.bias
     q_bias, kv_bias = (None, None) if bias is None else (bias[:width], bias[width:])
-    q = F.linear(x_NLD[:, :1], weight[:width], q_bias).view(n, 1, heads, -1).transpose(1, 2)
-    kv = F.linear(x_NLD, weight[width:], kv_bias).view(n, tokens, 2, heads, -1)
-    k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
+    q_N1D = F.linear(x_NLD[:, :1], weight[:width], q_bias)
+    kv_NLE = F.linear(x_NLD, weight[width:], kv_bias)
+    if has_plain_heads(attention) and fits(tokens, width // heads, x_NLD.device, kv_NLE.dtype):
+        row_N1D = row_attention(q_N1D, kv_NLE, heads)
+    else:
+        q = q_N1D.view(n, 1, heads, -1).transpose(1, 2)
+        k, v = kv_NLE.view(n, tokens, 2, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        row_N1D = attended_by_torch(attention, q, k, v)
+    out_N1D: Tensor = attention.proj_drop(attention.proj(row_N1D))
+    return out_N1D
+
+
+def has_plain_heads(attention: Attention) -> bool:
+    """Whether nothing but attention stands between its first linear layer and its last."""
+    between = attention.q_norm, attention.k_norm, getattr(attention, "norm", nn.Identity())
+    return attention.attn_drop.p == 0 and all(isinstance(m, nn.Identity) for m in between)
+
+
+def attended_by_torch(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """What it gives its last linear layer, (N, queries, D), of what its first one gave, each of
+    q, k and v as (N, heads, rows, head width)."""
     dropped = attention.attn_drop.p if attention.training else 0.0
     q, k = attention.q_norm(q), attention.k_norm(k)
-    row = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped)
-    row = row.transpose(1, 2).reshape(n, 1, width)
+    rows = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped)
+    rows = rows.transpose(1, 2).flatten(2)
     norm = getattr(attention, "norm", None)  # newer releases can have one here
-    out_N1D: Tensor = attention.proj_drop(attention.proj(norm(row) if norm else row))
-    return out_N1D
+    return norm(rows) if norm else rows

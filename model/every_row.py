@@ -24,7 +24,7 @@ from accelssl.model.branch import (
     summed,
     summed_and_normed,
 )
-from accelssl.model.cls_row import is_plain
+from accelssl.model.cls_row import attended_by_torch, has_plain_heads, is_plain
 from accelssl.model.gelu import fits as gelu_fits
 from accelssl.model.gelu import gelu
 from accelssl.model.short_attention import fits, short_attention
@@ -97,20 +97,13 @@ def _before_projection(attention: Attention, x_NLD: Tensor) -> Tensor:
     n, tokens, _ = x_NLD.shape
     qkv = attention.qkv(x_NLD).view(n, tokens, 3, attention.num_heads, -1)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    q, k = attention.q_norm(q), attention.k_norm(k)
-    dropped = attention.attn_drop.p if attention.training else 0.0
-    rows = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped)
-    rows_NLD: Tensor = rows.transpose(1, 2).reshape(n, tokens, -1)
-    norm = getattr(attention, "norm", None)  # newer releases can have one here
-    return norm(rows_NLD) if norm else rows_NLD
+    return attended_by_torch(attention, q, k, v)
 
 
 def _fits(attention: Attention, x_NLD: Tensor) -> bool:
-    between = attention.q_norm, attention.k_norm, getattr(attention, "norm", nn.Identity())
-    if attention.attn_drop.p > 0 or not all(isinstance(m, nn.Identity) for m in between):
-        return False
     head_width = attention.qkv.out_features // (3 * attention.num_heads)
-    return fits(x_NLD.shape[1], head_width, x_NLD.device, dtype_of_products(x_NLD))
+    dtype = dtype_of_products(x_NLD)
+    return has_plain_heads(attention) and fits(x_NLD.shape[1], head_width, x_NLD.device, dtype)
 
 
 def _mlp(mlp: nn.Module, x_NLD: Tensor, then: Sequence[nn.Module], leaves_bias: bool) -> Branch:
