@@ -6,6 +6,8 @@ VENV   := .venv
 DALI   ?= $(or $(patsubst $(VENV)/.made-for-%,%,$(wildcard $(VENV)/.made-for-*)),cu13)
 PYTHON ?=
 ARGS   ?=
+# Processes that test side by side; one where there is a GPU, whose memory some tests fill.
+TESTERS ?= $(if $(wildcard /dev/nvidia0),0,2)
 
 PYTHONS  := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 MADE     := $(VENV)/.made-for-$(DALI)
@@ -31,6 +33,7 @@ help:
 	@echo
 	@echo "DALI=cu12 or cu13   the CUDA version of DALI (now $(DALI)); another one makes $(VENV) anew"
 	@echo "PYTHON=python3.12   makes $(VENV) with this Python, not the first found of 3.11 or newer"
+	@echo "TESTERS=4           tests in four processes (now $(TESTERS); 0: without others)"
 	@echo "ARGS='-k shards'    is passed on to accelssl demo or to pytest"
 
 demo: $(FOR_DEMO)
@@ -43,7 +46,7 @@ export OMP_WAIT_POLICY ?= passive
 # pytest itself, never `python -m pytest`: that one puts the checkout on sys.path.
 test: $(FOR_DEV)
 	@echo "== pytest: the quick tests"
-	@$(BIN)/pytest -m "not slow" $(ARGS)
+	@$(BIN)/pytest -m "not slow" -n $(TESTERS) --dist loadfile $(ARGS)
 
 test-slow: $(FOR_DEV)
 	@echo "== pytest: the slow tests"

@@ -1,5 +1,6 @@
 """The last block, computed for its CLS token alone, against timm's own block."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from accelssl.model.branch import Branch
 from accelssl.model.cls_row import cls_row
+from accelssl.model.row_attention import fits
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"qkv_bias": True},
@@ -43,7 +45,11 @@ def whole(block: nn.Module, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("tokens", [1, 2, 13])
-def test_row_and_gradients_are_the_whole_blocks(variant: str, tokens: int) -> None:
+@pytest.mark.parametrize("has_own_attention", [False, True])
+def test_row_and_gradients_are_the_whole_blocks(
+    variant: str, tokens: int, has_own_attention: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accelssl.model.cls_row.fits", lambda *shape: has_own_attention)
     torch.manual_seed(0)
     block = Block(24, 3, **VARIANTS[variant]).double()
     for parameter in block.parameters():
@@ -52,6 +58,23 @@ def test_row_and_gradients_are_the_whole_blocks(variant: str, tokens: int) -> No
     ours, theirs = (results(block, x, run, weight) for run in (of_halves, whole))
     for mine, timms in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, timms, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tokens", [13, 57, 226])
+def test_on_a_gpu_it_errs_at_most_twice_as_much_as_the_whole_block(tokens: int) -> None:
+    torch.manual_seed(0)
+    block = Block(128, 2, qkv_bias=True).cuda()
+    for parameter in block.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    x, weight = torch.randn(8, tokens, 128).cuda(), torch.randn(8, 1, 128).cuda()
+    right = results(deepcopy(block).double(), x.double(), whole, weight.double())
+    with torch.autocast("cuda", torch.bfloat16):
+        assert fits(tokens, 64, x.device, torch.bfloat16)
+        ours, theirs = (results(block, x, run, weight) for run in (of_halves, whole))
+    for mine, timms, exact in zip(ours, theirs, right, strict=True):
+        floor = 2 * torch.finfo(torch.bfloat16).eps * exact.abs().max()
+        assert (mine - exact).abs().max() <= 2 * (timms - exact).abs().max() + floor
 
 
 def test_a_block_of_another_kind_is_computed_whole() -> None:
