@@ -13,20 +13,16 @@ definition below elsewhere.
 Shapes: N views, L tokens with CLS, D width, E = 2 D.
 """
 
-import os
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from accelssl.model.short_attention import HEAD_WIDTHS, SWITCH
+from accelssl.model.short_attention import has_kernels, weights_of
 
 MOST_TOKENS = 256
 MOST_VALUES = 256 * 64
 """Of the keys of a head: more need registers that a program does not have."""
-
-_HAS_TRITON = find_spec("triton") is not None
 
 
 def row_attention(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> Tensor:
@@ -45,15 +41,8 @@ def row_attention(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> Tensor:
 def fits(tokens: int, head_width: int, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernel is there for such heads: on a GPU, in half precision, if own attention is
     switched on."""
-    return (
-        device.type == "cuda"
-        and _HAS_TRITON
-        and os.environ.get(SWITCH) != "0"
-        and tokens <= MOST_TOKENS
-        and tokens * head_width <= MOST_VALUES
-        and head_width in HEAD_WIDTHS
-        and dtype in (torch.bfloat16, torch.float16)
-    )
+    is_small = tokens <= MOST_TOKENS and tokens * head_width <= MOST_VALUES
+    return is_small and has_kernels(head_width, device, dtype)
 
 
 @torch.library.custom_op("accelssl::row_attention", mutates_args=())
@@ -93,7 +82,7 @@ def _(grad_N1D: Tensor, q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> tuple[Tens
 def definition(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> Tensor:
     """The contract in torch: the path without a GPU, and what the kernel is held to."""
     q, k, v = _heads(q_N1D, kv_NLE, heads)
-    return (_weights(q, k) @ v).reshape(q_N1D.shape).to(q_N1D.dtype)
+    return (weights_of(q, k) @ v).reshape(q_N1D.shape).to(q_N1D.dtype)
 
 
 def definition_backward(
@@ -102,7 +91,7 @@ def definition_backward(
     """Gradients of the loss by q_N1D and kv_NLE, given that by the result."""
     q, k, v = _heads(q_N1D, kv_NLE, heads)
     grad = grad_N1D.to(q.dtype).view(q.shape)
-    weights = _weights(q, k)
+    weights = weights_of(q, k)
     of_weights = grad @ v.transpose(-1, -2)
     of_logits = weights * (of_weights - (weights * of_weights).sum(-1, keepdim=True))
     of_logits = of_logits * q.shape[-1] ** -0.5
@@ -119,10 +108,6 @@ def _heads(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> tuple[Tensor, Tensor, T
     wide = torch.promote_types(kv_NLE.dtype, torch.float32)
     k, v = kv_NLE.to(wide).view(n, tokens, 2, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
     return q_N1D.to(wide).view(n, heads, 1, -1), k, v
-
-
-def _weights(q: Tensor, k: Tensor) -> Tensor:
-    return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, dim=-1)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:

@@ -93,7 +93,7 @@ def row_attention_backward(
 def options(tokens: int, head_width: int) -> dict[str, int]:
     """What both kernels are told of a tile."""
     rows = triton.next_power_of_2(tokens)
-    warps = max(1, min(8, rows * head_width // VALUES_OF_A_WARP))
+    warps = max(1, rows * head_width // VALUES_OF_A_WARP)
     return {"ROWS": rows, "num_warps": warps}
 
 

@@ -43,11 +43,15 @@ def short_attention(qkv_NLC: Tensor, heads: int) -> Tensor:
 
 def fits(tokens: int, head_width: int, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernel is there for such heads: on a GPU, in half precision, if switched on."""
+    return tokens <= MOST_TOKENS and has_kernels(head_width, device, dtype)
+
+
+def has_kernels(head_width: int, device: torch.device, dtype: torch.dtype) -> bool:
+    """The same whatever the tokens: it stands for the attention of one row too."""
     return (
         device.type == "cuda"
         and _HAS_TRITON
         and os.environ.get(SWITCH) != "0"
-        and tokens <= MOST_TOKENS
         and head_width in HEAD_WIDTHS
         and dtype in (torch.bfloat16, torch.float16)
     )
@@ -85,7 +89,7 @@ def _(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
 def definition(qkv_NLC: Tensor, heads: int) -> Tensor:
     """The contract in torch: the path without a GPU, and what the kernel is held to."""
     q, k, v = _heads(qkv_NLC, heads)
-    return _rows(_weights(q, k) @ v).to(qkv_NLC.dtype)
+    return _rows(weights_of(q, k) @ v).to(qkv_NLC.dtype)
 
 
 def definition_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
@@ -93,7 +97,7 @@ def definition_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor
     q, k, v = _heads(qkv_NLC, heads)
     n, tokens, _ = grad_NLD.shape
     grad = grad_NLD.to(q.dtype).view(n, tokens, heads, -1).transpose(1, 2)
-    weights = _weights(q, k)
+    weights = weights_of(q, k)
     of_weights = grad @ v.transpose(-1, -2)
     of_logits = weights * (of_weights - (weights * of_weights).sum(-1, keepdim=True))
     of_logits = of_logits * q.shape[-1] ** -0.5
@@ -109,7 +113,8 @@ def _heads(qkv_NLC: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def _weights(q: Tensor, k: Tensor) -> Tensor:
+def weights_of(q: Tensor, k: Tensor) -> Tensor:
+    """Of each query for all keys, (..., queries, L)."""
     return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, dim=-1)
 
 

@@ -2,10 +2,9 @@
 and its code for GPUs that are not here."""
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -21,12 +20,9 @@ from accelssl.model.row_attention import (
 )
 
 pytest.importorskip("triton")
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
 from accelssl.model import row_attention_kernel
 from tests.model.interpreter import interpreting
+from tests.model.machine_code import compiled, refuse_spills
 
 Passes = tuple[Tensor, Tensor, Tensor]
 
@@ -166,25 +162,4 @@ def test_a_program_spills_nothing(
         row_attention_kernel.row_attention_forward,
         row_attention_kernel.row_attention_backward,
     ):
-        (tmp_path / "code").write_bytes(_compiled(function, dict(told), capability))
-        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", tmp_path / "code"]
-        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-        assert found is not None and int(found[2]) == 0, usage
-
-
-def _compiled(function: Any, constants: dict[str, int], capability: int) -> bytes:
-    """Its machine code, in bf16."""
-    options = {"num_warps": constants.pop("num_warps")}
-    types = {"tokens": "i32", "scale": "fp32"}
-    names = function.arg_names
-    signature = {
-        name: "constexpr" if name in constants else types.get(name, "*bf16") for name in names
-    }
-    aligned = {
-        (i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name.endswith("_ptr")
-    }
-    source = ASTSource(function, signature, constexprs=constants, attrs=aligned)
-    kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    code: bytes = kernel.asm["cubin"]
-    return code
+        refuse_spills(compiled(function, told, capability).asm["cubin"], tmp_path)

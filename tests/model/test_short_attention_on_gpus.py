@@ -1,16 +1,14 @@
 """The kernels compiled for GPUs that are not here: nothing is too large, spills or is forgotten."""
 
 import re
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from accelssl.model.short_attention import MOST_TOKENS
 from accelssl.model.short_attention_kernel import (
@@ -21,27 +19,16 @@ from accelssl.model.short_attention_kernel import (
     launches,
     translates_two_tiles,
 )
+from tests.model.machine_code import compiled, read, refuse_spills
 
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """What a program can have, by compute capability (CUDA C++ programming guide)."""
 
 
-def compiled(launch: Launch, capability: int) -> tuple[bytes, int]:
-    """Its code and its bytes of shared memory, for 12 heads of width 64 in bf16."""
+def of_launch(launch: Launch, capability: int) -> Any:
+    """It compiled for 12 heads of width 64 in bf16."""
     told = {"HEADS": 12, "HEAD": 64, "PRECISION": "tf32", **launch.options}
-    names = launch.kernel.arg_names
-    constants = {name: value for name, value in told.items() if name in names}
-    options = {name: value for name, value in told.items() if name not in names}
-    types = {"tokens": "i32", "scale": "fp32"}
-    signature = {
-        name: "constexpr" if name in constants else types.get(name, "*bf16") for name in names
-    }
-    aligned = {
-        (i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name.endswith("_ptr")
-    }
-    source = ASTSource(launch.kernel, signature, constexprs=constants, attrs=aligned)
-    kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    return kernel.asm["cubin"], kernel.metadata.shared
+    return compiled(launch.kernel, told, capability)
 
 
 def read_before_written(code: str) -> list[str]:
@@ -67,13 +54,9 @@ def test_a_program_fits_its_multiprocessor_and_spills_nothing(
     capability: int, tokens: int, tmp_path: Path
 ) -> None:
     for launch in launches(tokens, 64, capability // 10):
-        code, shared_bytes = compiled(launch, capability)
-        assert 0 < shared_bytes <= SHARED_BYTES[capability]
-        (tmp_path / "code").write_bytes(code)
-        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", tmp_path / "code"]
-        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-        assert found is not None and int(found[2]) == 0, usage
+        kernel = of_launch(launch, capability)
+        assert 0 < kernel.metadata.shared <= SHARED_BYTES[capability]
+        refuse_spills(kernel.asm["cubin"], tmp_path)
 
 
 @pytest.mark.parametrize("tokens", [57, 65, 81, 97])
@@ -83,9 +66,7 @@ def test_machine_code_reads_no_uniform_register_before_it_has_written_it(
     """They hold the addresses of the products. ptxas 12.8 leaves one out, at 65 to 96 tokens."""
     monkeypatch.setenv("TRITON_PTXAS_PATH", triton.knobs.nvidia.ptxas.path)  # none set from here on
     for launch in launches(tokens, 64, 9, in_two=translates_two_tiles.__wrapped__(9)):
-        (tmp_path / "code").write_bytes(compiled(launch, 90)[0])
-        command = [triton.knobs.nvidia.cuobjdump.path, "-sass", tmp_path / "code"]
-        code = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        code = read(of_launch(launch, 90).asm["cubin"], "-sass", tmp_path)
         assert "HGMMA" in code
         assert not read_before_written(code)
 

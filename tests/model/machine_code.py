@@ -1,0 +1,41 @@
+"""Triton kernels of the package, compiled for GPUs that are not here."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+
+def compiled(function: Any, told: dict[str, Any], capability: int) -> Any:
+    """What triton.compile gives for bf16 tensors aligned to 16 bytes, 32-bit `tokens` and a float
+    `scale`. told: its constants and how it runs."""
+    names = function.arg_names
+    constants = {name: value for name, value in told.items() if name in names}
+    options = {name: value for name, value in told.items() if name not in names}
+    types = {"tokens": "i32", "scale": "fp32"}
+    signature = {
+        name: "constexpr" if name in constants else types.get(name, "*bf16") for name in names
+    }
+    aligned = {
+        (i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if name.endswith("_ptr")
+    }
+    source = ASTSource(function, signature, constexprs=constants, attrs=aligned)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def read(code: bytes, what: str, folder: Path) -> str:
+    """What cuobjdump prints of machine code. what: one of its options."""
+    (folder / "code").write_bytes(code)
+    command = [triton.knobs.nvidia.cuobjdump.path, what, folder / "code"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def refuse_spills(code: bytes, folder: Path) -> None:
+    """AssertionError where registers do not suffice."""
+    usage = read(code, "-res-usage", folder)
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    assert found is not None and int(found[2]) == 0, usage
