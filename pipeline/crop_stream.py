@@ -46,7 +46,7 @@ def crop_stream(
 
 
 class KernelCrops:
-    """Crops of a decoder's images by the kernel: one launch for all views of a size."""
+    """Crops of decoded images by the kernel: one launch for all views of a size."""
 
     def __init__(self, decoder: DecoderStream, sizes: Sequence[int]) -> None:
         self._decoder, self._sizes = decoder, tuple(sizes)

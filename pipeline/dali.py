@@ -7,6 +7,8 @@ bytes, because DALI's generators are keyed by the place in a batch and not by th
 import io
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, tee
 from typing import Any
 
 import numpy as np
@@ -74,20 +76,45 @@ def _on_gpu(decoding: Decoding) -> dict[str, Any]:
 
 
 def _feed(
-    batches: Iterator[Encoded], in_flight: "deque[tuple[Encoded, list[Any]]]"
-) -> Generator[tuple[Any, ...]]:
+    batches: Iterator[Encoded], decoders: int, in_flight: "deque[_InFlight]"
+) -> Generator[list[tuple[Any, ...]]]:
+    """For each batch, what each decoder gets of it; no part is empty, so there may be fewer."""
     for encoded in batches:
-        corners = (part for w in encoded.windows for part in (w[:, :2], w[:, 2:]))
-        # As a list of DALI's own: it looks at each array of a plain list, three times.
-        each = [TensorCPU(jpeg) for jpeg in encoded.jpegs]
-        jpegs = TensorListCPU(each, contiguous=False)  # type: ignore[call-overload]
-        inputs = [jpegs, *map(np.ascontiguousarray, corners)]
-        in_flight.append((encoded, inputs))
-        yield tuple(inputs)
+        n = len(encoded.jpegs)
+        bounds = [n * part // decoders for part in range(decoders + 1)]
+        corners = [part for w in encoded.windows for part in (w[:, :2], w[:, 2:])]
+        parts = [
+            (_in_dalis_list(encoded.jpegs[a:b]), *(np.ascontiguousarray(c[a:b]) for c in corners))
+            for a, b in pairwise(bounds)
+            if a < b
+        ]
+        in_flight.append(_InFlight(encoded, parts))
+        yield parts
+
+
+def _in_dalis_list(jpegs: Sequence[Any]) -> Any:
+    # As a list of DALI's own: it looks at each array of a plain list, three times.
+    each = [TensorCPU(jpeg) for jpeg in jpegs]
+    return TensorListCPU(each, contiguous=False)  # type: ignore[call-overload]
+
+
+def _parts_of(place: int, batches: Iterator[list[tuple[Any, ...]]]) -> Iterator[tuple[Any, ...]]:
+    return (parts[place] for parts in batches if place < len(parts))
+
+
+@dataclass(frozen=True, eq=False)
+class _InFlight:
+    """A batch and its parts, which DALI may still read without copying."""
+
+    encoded: Encoded
+    parts: list[tuple[Any, ...]]
 
 
 class _Stream:
-    """Runs the graph: what DecoderStream and CropStream have in common."""
+    """Runs the graph: what DecoderStream and CropStream have in common.
+
+    Of several `decoders` each has a pipeline of its own for its part of every batch.
+    """
 
     def __init__(
         self,
@@ -98,51 +125,63 @@ class _Stream:
         device: torch.device,
         decoding: Decoding,
         is_cubic: bool = False,
+        decoders: int = 1,
     ) -> None:
         self.device = device
         self._split, self._batches = split, batches
-        # What DALI may still read without copying, oldest first.
-        self._in_flight: deque[tuple[Encoded, list[Any]]] = deque()
-        self._handed_out: tuple[Encoded, list[Any]] | None = None
-        self._source = _feed(batches, self._in_flight)
+        self._in_flight: deque[_InFlight] = deque()  # oldest first
+        self._handed_out: _InFlight | None = None
+        self._source = _feed(batches, decoders, self._in_flight)
         on_gpu = device.type == "cuda"
-        self._pipeline: Pipeline | None = _graph(
-            source=self._source,
-            sizes=tuple(sizes),
-            on_gpu=on_gpu,
-            decoding=decoding,
-            is_cubic=is_cubic,
-            batch_size=batch,
-            num_threads=decoding.threads,
-            device_id=(device.index or 0) if on_gpu else None,
-            prefetch_queue_depth=decoding.prefetch,
-        )
+        self._pipelines: list[Pipeline] = [
+            _graph(
+                source=_parts_of(place, its),
+                sizes=tuple(sizes),
+                on_gpu=on_gpu,
+                decoding=decoding,
+                is_cubic=is_cubic,
+                batch_size=-(-batch // decoders),
+                num_threads=decoding.threads_each,
+                device_id=(device.index or 0) if on_gpu else None,
+                prefetch_queue_depth=decoding.prefetch,
+            )
+            for place, its in enumerate(tee(self._source, decoders))
+        ]
+        self._made: list[Any] = []
 
     def close(self) -> None:
-        """Give back the decoder, and close `batches`."""
-        self._pipeline = self._handed_out = None  # it is freed by the collector: it knows itself
+        """Give back the decoders, and close `batches`."""
+        self._handed_out = None
+        self._pipelines.clear()  # they are freed by the collector: they know themselves
+        self._made.clear()
         self._source.close()
         self._in_flight.clear()
         if isinstance(self._batches, EncodedBatches):
             self._batches.close()
 
-    def _run(self) -> tuple[Encoded, Any]:
-        """A batch, and the outputs of the graph for it. StopIteration at the end."""
-        if self._pipeline is None:
+    def _run(self) -> tuple[Encoded, list[Any]]:
+        """A batch, and the outputs of each graph for its part. StopIteration at the end."""
+        # Outputs stay until all are there, if an interrupt comes between them.
+        while not self._made or len(self._made) < len(self._in_flight[0].parts):
+            self._made.append(self._outputs_of(len(self._made)))
+        # Bytes stay for a batch longer than DALI says that it needs them.
+        self._handed_out, made = self._in_flight.popleft(), self._made
+        self._made = []
+        return self._handed_out.encoded, made
+
+    def _outputs_of(self, place: int) -> Any:
+        if not self._pipelines:
             raise StopIteration
         try:
             # On a GPU the outputs are ready, and later freed, in the order of torch's stream.
             on_gpu = self.device.type == "cuda"
             stream = torch.cuda.current_stream(self.device) if on_gpu else None
-            outputs = self._pipeline.run(stream)
+            return self._pipelines[place].run(stream)
         except RuntimeError as error:
             raise self._name_the_broken_image(error) from error
-        # Bytes stay for a batch longer than DALI says that it needs them.
-        self._handed_out = self._in_flight.popleft()
-        return self._handed_out[0], outputs
 
     def _name_the_broken_image(self, error: RuntimeError) -> Exception:
-        for encoded, _ in self._in_flight:
+        for encoded in (each.encoded for each in self._in_flight):
             for sample, jpeg in zip(encoded.plan.samples_N.tolist(), encoded.jpegs, strict=True):
                 try:
                     Image.open(io.BytesIO(jpeg.tobytes())).convert("RGB").load()
@@ -155,7 +194,8 @@ class _Stream:
 
 
 class DecoderStream(_Stream):
-    """Iterates (batch, images): DALI's TensorList of N decoded images on `device`, uint8 HWC RGB.
+    """Iterates (batch, images): DALI's TensorLists, one of each decoder and one behind the other,
+    of the N decoded images on `device`, uint8 HWC RGB.
 
     split names a broken image in errors; batch is the largest N. Ends when `batches` ends.
     """
@@ -168,18 +208,19 @@ class DecoderStream(_Stream):
         device: torch.device,
         decoding: Decoding,
     ) -> None:
-        super().__init__(split, batches, (), batch, device, decoding)
+        super().__init__(split, batches, (), batch, device, decoding, decoders=decoding.decoders)
 
-    def __iter__(self) -> Iterator[tuple[Encoded, Any]]:
+    def __iter__(self) -> Iterator[tuple[Encoded, list[Any]]]:
         return self
 
-    def __next__(self) -> tuple[Encoded, Any]:
-        encoded, (images,) = self._run()
-        return encoded, images
+    def __next__(self) -> tuple[Encoded, list[Any]]:
+        encoded, made = self._run()
+        return encoded, [images for (images,) in made]
 
 
 class CropStream(_Stream):
-    """Iterates (batch, crops): for each view a uint8 tensor crops_NHWC on `device`.
+    """Iterates (batch, crops): for each view a uint8 tensor crops_NHWC on `device`. Decodes by one
+    decoder alone.
 
     sizes are the views' crop sides in pixels; is_cubic: interpolated by cubics (a = -1/2, Pillow's
     bicubic) instead of lines; the rest as for DecoderStream.
@@ -189,5 +230,5 @@ class CropStream(_Stream):
         return self
 
     def __next__(self) -> tuple[Encoded, tuple[Tensor, ...]]:
-        encoded, outputs = self._run()
+        encoded, (outputs,) = self._run()
         return encoded, tuple(torch.utils.dlpack.from_dlpack(out.as_tensor()) for out in outputs)

@@ -9,6 +9,7 @@ BOUNDS = {
     "prefetch": (1, 64),
     "hw_load": (0, 1),
     "preallocated_px": (0, 65_535),
+    "decoders": (1, 64),
 }
 
 
@@ -18,7 +19,9 @@ class Decoding:
 
     threads: of the processor; prefetch: batches decoded ahead of the one in use; hw_load: the share
     of images for the GPU's JPEG decoder where it has one, the rest goes to its multiprocessors;
-    preallocated_px: side of an image that memory is set aside for at the start, 0 for none.
+    preallocated_px: side of an image that memory is set aside for at the start, 0 for none;
+    decoders: how many share a batch and the threads. One works in phases, headers, memory, images,
+    and leaves the GPU's engines idle in the first two; while it does, another keeps them busy.
     UserError when one is out of bounds.
     """
 
@@ -26,6 +29,7 @@ class Decoding:
     prefetch: int = 2
     hw_load: float = 0.9
     preallocated_px: int = 0
+    decoders: int = 1
 
     def __post_init__(self) -> None:
         for name, (least, most) in BOUNDS.items():
@@ -34,3 +38,8 @@ class Decoding:
                 raise UserError(
                     f"{name} {value:g} makes no sense.", f"Use a value from {least} to {most}."
                 )
+
+    @property
+    def threads_each(self) -> int:
+        """Of each decoder."""
+        return max(1, self.threads // self.decoders)

@@ -26,6 +26,7 @@ from accelssl.pipeline.shards import Split
 from accelssl.pipeline.views import View
 
 GPU_READERS = 2
+GPU_DECODERS = 2
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ class Batch:
 class LoaderOptions:
     """How a run reads its data. seed keys every draw; threads decode, as many again read files.
 
-    prefetch, hw_load, preallocated_px: see Decoding. works_ahead: whether the batch that
-    follows is made on a thread of its own; None means on a GPU, where that thread only launches.
+    prefetch, hw_load, preallocated_px: see Decoding. decoders: of a GPU, see there too; None means
+    two, and elsewhere one does it all. works_ahead: whether the batch that follows is made on a
+    thread of its own; None means on a GPU, where that thread only launches.
     readers: processes that read files, instead of threads, so that Python reading them does not
     hold up Python launching work; None means two on a GPU, 0 none.
     """
@@ -71,6 +73,7 @@ class LoaderOptions:
     prefetch: int = Decoding.prefetch
     hw_load: float = Decoding.hw_load
     preallocated_px: int = Decoding.preallocated_px
+    decoders: int | None = None
     works_ahead: bool | None = None
     readers: int | None = None
 
@@ -82,7 +85,8 @@ class LoaderOptions:
 
     @property
     def decoding(self) -> Decoding:
-        return Decoding(self.threads, self.prefetch, self.hw_load, self.preallocated_px)
+        decoders = self.decoders or GPU_DECODERS if self.device.type == "cuda" else 1
+        return Decoding(self.threads, self.prefetch, self.hw_load, self.preallocated_px, decoders)
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ VALUES: dict[str, str] = {
     "--readers": "3",
     "--prefetch": "3",
     "--hw-load": "0.5",
+    "--decoders": "3",
     "--preallocate": "64",
     "--keep": "3",
     "--keep-at": "0,0.5",
@@ -79,7 +80,7 @@ VALUES: dict[str, str] = {
 """For each option of train that is a setting, another value than the default."""
 MAY_CHANGE = {
     *("--data", "--precision", "--threads", "--readers", "--prefetch", "--hw-load"),
-    *("--preallocate", "--keep", "--keep-at"),
+    *("--decoders", "--preallocate", "--keep", "--keep-at"),
 }
 """Between the parts of a run."""
 OF_AUTO = {option for option in VALUES if option.startswith("--auto-")}

@@ -37,9 +37,9 @@ class TrainConfig:
     still; drop_path, its query's stochastic depth. Its head_out is the bottleneck before the
     prototypes.
 
-    threads is the number that decode, and readers, prefetch, hw_load, preallocated_px how, as the
-    loader's options say; precision "bf16" or "fp32". Of the checkpoints, the last keep_latest stay
-    and those at the shares keep_at of the budget.
+    threads is the number that decode, and readers, prefetch, hw_load, decoders, preallocated_px
+    how, as the loader's options say; precision "bf16" or "fp32". Of the checkpoints, the last
+    keep_latest stay and those at the shares keep_at of the budget.
 
     With auto the run chooses its compressions itself, and schedule is only what precedes that.
     """
@@ -79,6 +79,7 @@ class TrainConfig:
     readers: int | None = None
     prefetch: int = Decoding.prefetch
     hw_load: float = Decoding.hw_load
+    decoders: int | None = None
     preallocated_px: int = Decoding.preallocated_px
     eval_every: float = 0.0
     keep_latest: int = 0
@@ -114,7 +115,8 @@ class TrainConfig:
             if name == "threads":
                 need += ", or leave it out for all cores"
             value = getattr(self, name)
-            _require(least <= value <= most, name, value, need)
+            if value is not None:
+                _require(least <= value <= most, name, value, need)
         _require(self.keep_latest >= 0, "keep_latest", self.keep_latest, "of 0 or more")
         for share in self.keep_at:
             _require(0 <= share <= 1, "keep_at", share, "from 0 to 1, shares of the budget")

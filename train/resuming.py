@@ -25,7 +25,7 @@ Changes = dict[str, tuple[Fact, Fact]]
 # may where an epoch begins anew, see stream_of.
 _FREE = frozenset(
     {
-        *("data", "batch", "precision", "threads", "readers", "prefetch", "hw_load"),
+        *("data", "batch", "precision", "threads", "readers", "prefetch", "hw_load", "decoders"),
         *("preallocated_px", "eval_every", "keep_latest", "keep_at"),
     }
 )

@@ -147,6 +147,7 @@ def loader_options(
         readers=config.readers,
         prefetch=config.prefetch,
         hw_load=config.hw_load,
+        decoders=config.decoders,
         preallocated_px=config.preallocated_px,
     )
 

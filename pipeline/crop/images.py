@@ -63,18 +63,20 @@ class Images:
         return cls._of([image.data_ptr() for image in images], sizes, device, list(images))
 
     @classmethod
-    def of_dali(cls, images: Any, device: torch.device) -> "Images":
-        """Images that DALI's decoder made: a TensorListGPU (or TensorListCPU) in layout HWC.
+    def of_dali(cls, lists: Sequence[Any], device: torch.device) -> "Images":
+        """Images that DALI's decoders made: TensorListGPUs (or TensorListCPUs) in layout HWC, one
+        behind the other.
 
-        They may be used in the order of the stream that DALI's pipeline was run with. Raises
+        They may be used in the order of the stream that DALI's pipelines were run with. Raises
         ValueError, naming the image, when one has not three channels.
         """
-        shapes = images.shape()
+        shapes = [shape for images in lists for shape in images.shape()]
         for i, shape in enumerate(shapes):
             if len(shape) != 3 or shape[2] != CHANNELS:
                 raise ValueError(f"image {i} is {tuple(shape)}: need (H, W, 3).")
-        ptrs = [images[i].data_ptr() for i in range(len(shapes))]  # half a microsecond each
-        return cls._of(ptrs, [shape[:2] for shape in shapes], device, images)
+        # Half a microsecond each.
+        ptrs = [images[i].data_ptr() for images in lists for i in range(len(images))]
+        return cls._of(ptrs, [shape[:2] for shape in shapes], device, lists)
 
     @classmethod
     def _of(

@@ -27,7 +27,7 @@ _command(
     "train",
     "algo model data budget size batch weight_decay warmup temperature head_hidden momentum "
     "symmetric min_area mode prototypes teacher_temp seed eval_every auto_share auto_at "
-    "auto_patches auto_drops precision threads readers prefetch hw_load keep_at",
+    "auto_patches auto_drops precision threads readers prefetch hw_load decoders keep_at",
     base_lr="--lr",
     n_local="--local-crops",
     preallocated_px="--preallocate",

@@ -190,6 +190,10 @@ def train(
             help="Share of images for a GPU's JPEG decoder [0.9].", rich_help_panel=MACHINE
         ),
     ] = None,
+    decoders: Annotated[
+        int | None,
+        typer.Option(help="A GPU's decoders that share a batch [2].", rich_help_panel=MACHINE),
+    ] = None,
     preallocate: Annotated[
         int | None,
         typer.Option(
@@ -276,6 +280,7 @@ def train(
                 "readers": readers,
                 "prefetch": prefetch,
                 "hw_load": hw_load,
+                "decoders": decoders,
                 "preallocated_px": preallocate,
             },
             keep,

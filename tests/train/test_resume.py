@@ -174,7 +174,7 @@ def test_a_checkpoint_notes_all_that_a_run_depends_on(config: TrainConfig, run: 
     assert state.fixed.items() >= {"seed": 5, "size": 48, "min_area": 0.08, "budget": 10}.items()
     assert set(told) - set(state.fixed) == {
         *("data", "batch", "precision", "eval_every", "keep_latest", "keep_at"),
-        *("threads", "readers", "prefetch", "hw_load", "preallocated_px"),
+        *("threads", "readers", "prefetch", "hw_load", "decoders", "preallocated_px"),
     }
     assert state.versions == {name: version(name) for name in ("accelssl", "torch", "timm")}
     assert state.stream == {
