@@ -76,13 +76,16 @@ def _on_gpu(decoding: Decoding) -> dict[str, Any]:
 
 
 def _feed(
-    batches: Iterator[Encoded], decoders: int, in_flight: "deque[_InFlight]"
+    batches: Iterator[Encoded], decoders: int, views: int, in_flight: "deque[_InFlight]"
 ) -> Generator[list[tuple[Any, ...]]]:
-    """For each batch, what each decoder gets of it; no part is empty, so there may be fewer."""
+    """For each batch, what each decoder gets of it, with the windows of `views` views.
+
+    No part is empty, so there may be fewer than decoders.
+    """
     for encoded in batches:
         n = len(encoded.jpegs)
         bounds = [n * part // decoders for part in range(decoders + 1)]
-        corners = [part for w in encoded.windows for part in (w[:, :2], w[:, 2:])]
+        corners = [part for w in encoded.windows[:views] for part in (w[:, :2], w[:, 2:])]
         parts = [
             (_in_dalis_list(encoded.jpegs[a:b]), *(np.ascontiguousarray(c[a:b]) for c in corners))
             for a, b in pairwise(bounds)
@@ -131,7 +134,7 @@ class _Stream:
         self._split, self._batches = split, batches
         self._in_flight: deque[_InFlight] = deque()  # oldest first
         self._handed_out: _InFlight | None = None
-        self._source = _feed(batches, decoders, self._in_flight)
+        self._source = _feed(batches, decoders, len(sizes), self._in_flight)
         on_gpu = device.type == "cuda"
         self._pipelines: list[Pipeline] = [
             _graph(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,8 +75,7 @@ class Images:
         for i, shape in enumerate(shapes):
             if len(shape) != 3 or shape[2] != CHANNELS:
                 raise ValueError(f"image {i} is {tuple(shape)}: need (H, W, 3).")
-        # Half a microsecond each.
-        ptrs = [images[i].data_ptr() for images in lists for i in range(len(images))]
+        ptrs = [ptr for images in lists for ptr in _addresses(images)]
         return cls._of(ptrs, [shape[:2] for shape in shapes], device, lists)
 
     @classmethod
@@ -88,3 +88,15 @@ class Images:
     ) -> "Images":
         sizes_N2 = torch.tensor(sizes, dtype=torch.int32).reshape(-1, 2)
         return cls(torch.tensor(ptrs, dtype=torch.int64), sizes_N2, device, owner)
+
+
+def _addresses(images: Any) -> list[int]:
+    """Of the images of one of DALI's lists: a sum, where they lie one behind the other, as each
+    that is asked for costs microseconds of Python's lock."""
+    try:
+        first = images.data_ptr()  # a RuntimeError where they lie apart
+    except RuntimeError:
+        return [images[i].data_ptr() for i in range(len(images))]
+    sizes_bytes = np.array(images.shape(), dtype=np.int64).prod(axis=1)
+    starts: list[int] = (first + sizes_bytes.cumsum() - sizes_bytes).tolist()
+    return starts

@@ -286,9 +286,11 @@ def test_images_that_lie_apart_are_found_too() -> None:
     dali: Any = pytest.importorskip("nvidia.dali")
     pictures = [noise(4, 6, np.random.default_rng(i)) for i in range(3)]
     tensors = [dali.tensors.TensorCPU(picture, layout="HWC") for picture in pictures]
-    images = Images.of_dali([dali.tensors.TensorListCPU(tensors)], CPU)
-    windows = [np.array([[0, 0, 4, 6]] * 3, dtype=np.float32)]
-    assert torch.equal(crop(images, windows, 16), crop(images_of(pictures), windows, 16))
+    apart = dali.tensors.TensorListCPU(tensors, contiguous=False)
+    images = Images.of_dali([apart, dali.tensors.TensorListCPU(tensors)], CPU)
+    assert images.ptrs_N[:3].tolist() == [picture.ctypes.data for picture in pictures]
+    windows = [np.array([[0, 0, 4, 6]] * 6, dtype=np.float32)]
+    assert torch.equal(crop(images, windows, 16), crop(images_of(pictures * 2), windows, 16))
 
 
 def test_an_image_of_one_channel_in_dalis_list_is_named() -> None:
