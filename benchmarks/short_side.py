@@ -29,6 +29,7 @@ from accelssl.benchmarks.short_side_page import Cost, Crops, Rates, WayResult, p
 from accelssl.benchmarks.short_side_ways import WAYS, Way
 from accelssl.pipeline.dali import CropStream
 from accelssl.pipeline.decoding import Decoding
+from accelssl.pipeline.draws import Drawn
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.images.jpeg_header import jpeg_size
@@ -79,7 +80,7 @@ class PackedPictures:
         """
         plans = sequential_plans(len(self), BATCH)
         batches: Iterator[Encoded] = EncodedBatches(
-            self.split, plans, lambda plan, _: tuple(w[plan.samples_N] for w in windows), 1
+            self.split, plans, lambda plan, _: Drawn(tuple(w[plan.samples_N] for w in windows)), 1
         )
         batches = map(self._with_files, batches) if self._replaced else batches
         sides = [side] * len(windows)

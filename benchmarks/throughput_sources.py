@@ -18,6 +18,7 @@ from accelssl.benchmarks.timing import time_launched
 from accelssl.pipeline import views
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.dali import DecoderStream
+from accelssl.pipeline.draws import Draws
 from accelssl.pipeline.feed import READ_AHEAD, EncodedBatches
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions
 from accelssl.pipeline.order import Position, plans
@@ -47,7 +48,7 @@ class Sources:
         options, split = self._options, self._split
         planned = plans(len(split), options.batch, options.seed, 0, 1, Position())
         readers = options.reader_processes
-        encoded = EncodedBatches(split, planned, lambda plan, sizes: (), options.threads, readers)
+        encoded = EncodedBatches(split, planned, Draws((), 0), options.threads, readers)
         stream = DecoderStream(split, encoded, options.batch, options.device, options.decoding)
         loop = measure(lambda: next(stream), options.device, self._plan.windows)
         stream.close()

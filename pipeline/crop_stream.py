@@ -60,7 +60,7 @@ class KernelCrops:
         crops: dict[int, Tensor] = {}
         for size in dict.fromkeys(self._sizes):
             views = [view for view, side in enumerate(self._sizes) if side == size]
-            made = crop(images, [encoded.windows[view] for view in views], size)
+            made = crop(images, [encoded.drawn.windows[view] for view in views], size)
             crops |= dict(zip(views, made, strict=True))
         return encoded, tuple(crops[view] for view in range(len(self._sizes)))
 

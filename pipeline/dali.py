@@ -8,7 +8,7 @@ import io
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, tee
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def _feed(
     for encoded in batches:
         n = len(encoded.jpegs)
         bounds = [n * part // decoders for part in range(decoders + 1)]
-        corners = [part for w in encoded.windows[:views] for part in (w[:, :2], w[:, 2:])]
+        corners = [part for w in encoded.drawn.windows[:views] for part in (w[:, :2], w[:, 2:])]
         parts = [
             (_in_dalis_list(encoded.jpegs[a:b]), *(np.ascontiguousarray(c[a:b]) for c in corners))
             for a, b in pairwise(bounds)
@@ -101,8 +101,23 @@ def _in_dalis_list(jpegs: Sequence[Any]) -> Any:
     return TensorListCPU(each, contiguous=False)  # type: ignore[call-overload]
 
 
-def _parts_of(place: int, batches: Iterator[list[tuple[Any, ...]]]) -> Iterator[tuple[Any, ...]]:
-    return (parts[place] for parts in batches if place < len(parts))
+def _dealt(
+    batches: Iterator[list[tuple[Any, ...]]], decoders: int
+) -> list[Iterator[tuple[Any, ...]]]:
+    """For each decoder its parts. Unlike itertools.tee, nothing stays that all have taken."""
+    waiting: list[deque[tuple[Any, ...]]] = [deque() for _ in range(decoders)]
+
+    def parts_of(mine: deque[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        while True:
+            while not mine:
+                parts = next(batches, None)
+                if parts is None:
+                    return
+                for others, part in zip(waiting, parts, strict=False):
+                    others.append(part)
+            yield mine.popleft()
+
+    return [parts_of(mine) for mine in waiting]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +153,7 @@ class _Stream:
         on_gpu = device.type == "cuda"
         self._pipelines: list[Pipeline] = [
             _graph(
-                source=_parts_of(place, its),
+                source=parts,
                 sizes=tuple(sizes),
                 on_gpu=on_gpu,
                 decoding=decoding,
@@ -148,7 +163,7 @@ class _Stream:
                 device_id=(device.index or 0) if on_gpu else None,
                 prefetch_queue_depth=decoding.prefetch,
             )
-            for place, its in enumerate(tee(self._source, decoders))
+            for parts in _dealt(self._source, decoders)
         ]
         self._made: list[Any] = []
 

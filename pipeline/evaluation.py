@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from accelssl.pipeline.compress import augmentation, op
 from accelssl.pipeline.compress.compression import UNCOMPRESSED
 from accelssl.pipeline.crop_stream import crop_stream
+from accelssl.pipeline.draws import Drawn
 from accelssl.pipeline.feed import EncodedBatches
 from accelssl.pipeline.loader import LoaderOptions, Tokens
 from accelssl.pipeline.order import Plan, sequential_plans
 from accelssl.pipeline.shards import Split
-from accelssl.pipeline.windows import Windows, central_windows
+from accelssl.pipeline.windows import central_windows
 
 EVALUATION_SIZE = 224
 
@@ -44,5 +45,5 @@ def evaluation_batches(
         yield Tokens(values, keep_idx, UNCOMPRESSED.p, grid), encoded_batch.labels_N
 
 
-def _middle(_: Plan, sizes_N2: NDArray[np.int64]) -> tuple[Windows, ...]:
-    return (central_windows(sizes_N2),)
+def _middle(_: Plan, sizes_N2: NDArray[np.int64]) -> Drawn:
+    return Drawn((central_windows(sizes_N2),))

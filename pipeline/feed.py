@@ -2,7 +2,7 @@
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelssl.pipeline.batch_reader import BatchReader, Extents, Int64
+from accelssl.pipeline.draws import Drawing, Drawn
 from accelssl.pipeline.order import Plan
 from accelssl.pipeline.reader_process import ReaderProcess, SharedMemory
 from accelssl.pipeline.shards import Split
-from accelssl.pipeline.windows import Windows
 
 READ_AHEAD = 3
 
@@ -23,7 +23,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Encoded:
-    """A planned batch with its bytes: jpegs (N arrays of uint8), labels_N, a window per view.
+    """A planned batch with its bytes: jpegs (N arrays of uint8), labels_N, and what was drawn.
 
     sizes_N2: (height, width) of the images. The bytes are those of the batch for as long as the
     batch itself is referred to; then their memory serves another one.
@@ -33,29 +33,28 @@ class Encoded:
     jpegs: list[Bytes]
     labels_N: Int64
     sizes_N2: Int64
-    windows: tuple[Windows, ...]
-
-
-Windowing = Callable[[Plan, Int64], tuple[Windows, ...]]
+    drawn: Drawn
 
 
 class EncodedBatches:
     """Iterates Encoded batches as planned, reading READ_AHEAD of them ahead.
 
-    `windowing(plan, sizes_N2)` gives each view its windows. `threads` read, or as many processes as
-    there are `readers`, if any; they start with the first batch. Raises UserError naming shard and
-    key when an image cannot be read or is no JPEG, and again if it is asked once more.
+    `drawing` makes what belongs to a batch besides its images; another may take its place at any
+    time, for the batches whose reading has not begun. `threads` read and draw, or as many processes
+    as there are `readers`, if any, to which `drawing` is sent by pickle; they start with the first
+    batch. Raises UserError naming shard and key when an image cannot be read or is no JPEG, and
+    again if it is asked once more.
     """
 
     def __init__(
         self,
         split: Split,
         plans: Iterator[Plan],
-        windowing: Windowing,
+        drawing: Drawing,
         threads: int,
         readers: int = 0,
     ) -> None:
-        self._split, self._plans, self._windowing = split, plans, windowing
+        self._split, self._plans, self.drawing = split, plans, drawing
         self._threads, self._readers = readers or threads, readers
         self._pending: deque[Future[Encoded]] = deque()
         self._failure: Exception | None = None
@@ -100,11 +99,10 @@ class EncodedBatches:
     def _encoded(self, plan: Plan) -> Encoded:
         assert self._work is not None
         _, feed = self._work
-        memory, extents = feed.read(plan)
+        memory, extents, drawn = feed.read(plan, self.drawing)
         ends = (extents.begin_N + extents.size_bytes_N).tolist()
         jpegs = [memory[a:b] for a, b in zip(extents.begin_N.tolist(), ends, strict=True)]
-        windows = self._windowing(plan, extents.sizes_N2)
-        batch = Encoded(plan, jpegs, extents.labels_N, extents.sizes_N2, windows)
+        batch = Encoded(plan, jpegs, extents.labels_N, extents.sizes_N2, drawn)
         weakref.finalize(batch, feed.take_back, memory).atexit = False
         return batch
 
@@ -119,7 +117,7 @@ def _let_go(pool: ThreadPoolExecutor, feed: "_Feed") -> None:
 class _Feed(Protocol):
     """Where bytes come from. Memory is used again: new memory costs three times as long to fill."""
 
-    def read(self, plan: Plan) -> tuple[Bytes, Extents]: ...
+    def read(self, plan: Plan, drawing: Drawing) -> tuple[Bytes, Extents, Drawn]: ...
     def take_back(self, memory: Bytes) -> None: ...
     def close(self) -> None: ...
     def let_go(self) -> None: ...
@@ -131,12 +129,13 @@ class _Threads(_Feed):
     def __init__(self, split: Split) -> None:
         self._reader, self._free = BatchReader(split), deque[Bytes]()
 
-    def read(self, plan: Plan) -> tuple[Bytes, Extents]:
+    def read(self, plan: Plan, drawing: Drawing) -> tuple[Bytes, Extents, Drawn]:
         needed_bytes = self._reader.room_bytes(plan.samples_N)
         memory = self._free.popleft() if self._free else np.empty(0, dtype=np.uint8)
         if len(memory) < needed_bytes:  # a little more serves most of the batches to come
             memory = np.empty(needed_bytes * 5 // 4, dtype=np.uint8)
-        return memory, self._reader.read(plan.samples_N, memory.data)
+        extents = self._reader.read(plan.samples_N, memory.data)
+        return memory, extents, drawing(plan, extents.sizes_N2)
 
     def take_back(self, memory: Bytes) -> None:
         self._free.append(memory)
@@ -158,16 +157,16 @@ class _Processes(_Feed):
         self._memories: dict[int, SharedMemory] = {}
         self._free: deque[SharedMemory] = deque()
 
-    def read(self, plan: Plan) -> tuple[Bytes, Extents]:
+    def read(self, plan: Plan, drawing: Drawing) -> tuple[Bytes, Extents, Drawn]:
         memory = self._free.popleft() if self._free else self._memory(len(plan.samples_N))
         if memory.size_bytes < self._split.room_bytes[plan.samples_N].sum():
             memory = self._memory(len(plan.samples_N))
         process = self._idle.popleft()
         try:
-            extents = process.read(plan.samples_N, memory)
+            extents, drawn = process.read(plan, memory, drawing)
         finally:
             self._idle.append(process)
-        return memory.array, extents
+        return memory.array, extents, drawn
 
     def take_back(self, memory: Bytes) -> None:
         known = self._memories.get(memory.ctypes.data)

@@ -33,14 +33,11 @@ class Lane:
         """The moment when all that was launched here until now is done."""
         return None if self._stream is None else self._stream.record_event()
 
-    def packed(self, array: NDArray[Any]) -> Tensor:
-        """The array as a tensor of the host, from where it is sent without waiting."""
+    def sent(self, array: NDArray[Any]) -> Tensor:
+        """The array on the device, in order with the work of this lane; nothing waits for that."""
         tensor = torch.from_numpy(array)
-        return tensor if self._stream is None else tensor.pin_memory()
-
-    def sent(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device, in order with the work of this lane."""
-        return tensor.to(self._device, non_blocking=True)
+        pinned = tensor if self._stream is None else tensor.pin_memory()
+        return pinned.to(self._device, non_blocking=True)
 
     def hand_over(self, made: torch.cuda.Event | None, *tensors: Tensor) -> None:
         """Let the current stream use tensors made here by the moment `made`: it waits for that."""

@@ -5,8 +5,8 @@ Shapes: N images on this rank, S patches in the grid, L kept patches, V = 768 va
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from itertools import cycle, tee
+from dataclasses import dataclass, field, replace
+from itertools import cycle
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from accelssl.pipeline.compress import op, reference
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.crop_stream import Crops, crop_stream
 from accelssl.pipeline.decoding import Decoding
-from accelssl.pipeline.draws import Draws
+from accelssl.pipeline.draws import DrawnView, Draws
 from accelssl.pipeline.feed import EncodedBatches
 from accelssl.pipeline.lane import Lane
 from accelssl.pipeline.order import Plan, Position, batches_per_epoch, plans
@@ -90,15 +90,6 @@ class LoaderOptions:
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """What is drawn for a view of a batch, in memory of the host: params_NP, keep_idx_NL."""
-
-    compression: Compression
-    params_NP: Tensor
-    keep_idx_NL: Tensor
-
-
-@dataclass(frozen=True)
 class _Made:
     """A batch before it is handed over: `views` are `crops` compressed, ready `at` a moment."""
 
@@ -130,19 +121,15 @@ class Loader:
     ) -> None:
         self.views, self.options, self.position = tuple(views), options, start
         batches_per_epoch(len(split), options.batch, options.world)  # refuses too small a split
-        # The plan of a batch is drawn from while the batch itself is still being decoded.
-        planned, self._plans = tee(
-            plans(len(split), options.batch, options.seed, options.rank, options.world, start)
-        )
+        planned = plans(len(split), options.batch, options.seed, options.rank, options.world, start)
         self._draws = Draws(self.views, options.seed)
-        encoded = EncodedBatches(
-            split, planned, self._draws.windows, options.threads, options.reader_processes
+        self._encoded = EncodedBatches(
+            split, planned, self._draws, options.threads, options.reader_processes
         )
         sizes = [view.size for view in self.views]
         self._stream: Crops | None = crop_stream(
-            split, encoded, sizes, options.batch, options.device, options.decoding
+            split, self._encoded, sizes, options.batch, options.device, options.decoding
         )
-        self._drawing = ThreadPoolExecutor(len(self.views), "accelssl-draw")
         self._lane = Lane(options.device)
         on_gpu = options.device.type == "cuda"
         if on_gpu:
@@ -150,7 +137,6 @@ class Loader:
         works_ahead = on_gpu if options.works_ahead is None else options.works_ahead
         self._thread = ThreadPoolExecutor(1, "accelssl-ahead") if works_ahead else None
         self._pending: Future[_Made] | None = None
-        self._planned: Plan | None = None
 
     def next(
         self, compressions: Sequence[Compression], then: Sequence[Compression] | None = None
@@ -183,16 +169,14 @@ class Loader:
             if made is None:
                 made = self._take(compressions)
             elif made.compressions != compressions:
-                drawn = self._drawn(made.plan, compressions)
-                made = self._compressed(made.plan, made.labels_N, made.crops, drawn)
+                made = self._compressed_anew(made, compressions)
             yield self._handed_over(made)
 
     def close(self) -> None:
         """Give back processes, threads, decoder and what was made ahead; without it that happens
         some time after the last reference is gone. There is no next batch then."""
-        for pool in (self._thread, self._drawing):
-            if pool:
-                pool.shutdown(wait=True, cancel_futures=True)
+        if self._thread:
+            self._thread.shutdown(wait=True, cancel_futures=True)
         self._pending = None
         if self._stream:
             self._stream.close()
@@ -210,7 +194,7 @@ class Loader:
         images = []
         with self._lane.in_use():
             for index in shown:
-                params = self._lane.sent(torch.from_numpy(self._draws.params(made.plan, index)))
+                params = self._lane.sent(self._draws.params(made.plan, index))
                 augmented_NCHW = reference.augment(made.crops[index], params)
                 augmented_NHWC = (augmented_NCHW.permute(0, 2, 3, 1) * 255).round().byte()
                 images.append(augmented_NHWC.cpu().numpy())
@@ -233,48 +217,38 @@ class Loader:
         made = self._pending.result() if self._pending else self._make(compressions)
         self._pending = None
         if made.compressions != compressions:
-            drawn = self._drawn(made.plan, compressions)
-            made = self._compressed(made.plan, made.labels_N, made.crops, drawn)
+            made = self._compressed_anew(made, compressions)
         self.position = made.plan.after
         return made
 
     def _make(self, compressions: tuple[Compression, ...]) -> _Made:
         assert self._stream is not None
-        self._planned = plan = self._planned or next(self._plans)
-        drawn = self._drawn(plan, compressions)
+        # What is asked for is drawn with the batches that are read from now on.
+        self._encoded.drawing = replace(self._draws, compressions=compressions)
         with self._lane.in_use():
             encoded, crops = next(self._stream)
-        if encoded.plan is not plan:  # an interrupted call took that batch from the stream
-            plan = next(other for other in self._plans if other is encoded.plan)
-            drawn = self._drawn(plan, compressions)
-        self._planned = None
-        return self._compressed(plan, encoded.labels_N, crops, drawn)
+        drawn = encoded.drawn.views
+        if compressions != tuple(view.compression for view in drawn):
+            drawn = self._draws.drawn(encoded.plan, compressions)
+        return self._compressed(encoded.plan, encoded.labels_N, crops, drawn)
 
-    def _drawn(self, plan: Plan, compressions: tuple[Compression, ...]) -> list[Future[_Drawn]]:
-        return [
-            self._drawing.submit(self._draw, plan, place % len(self.views), compression)
-            for place, compression in enumerate(compressions)
-        ]
-
-    def _draw(self, plan: Plan, index: int, compression: Compression) -> _Drawn:
-        params = self._draws.params(plan, index)
-        kept = self._draws.keep_idx(plan, index, compression)
-        return _Drawn(compression, self._lane.packed(params), self._lane.packed(kept))
+    def _compressed_anew(self, made: _Made, compressions: tuple[Compression, ...]) -> _Made:
+        drawn = self._draws.drawn(made.plan, compressions)
+        return self._compressed(made.plan, made.labels_N, made.crops, drawn)
 
     def _compressed(
         self,
         plan: Plan,
         labels_N: NDArray[np.int64],
         crops: tuple[Tensor, ...],
-        drawing: Sequence[Future[_Drawn]],
+        drawn: tuple[DrawnView, ...],
     ) -> _Made:
-        drawn = [view.result() for view in drawing]
         with self._lane.in_use():
             views = tuple(map(self._compress, cycle(crops), drawn))
             compressions = tuple(view.compression for view in drawn)
             return _Made(plan, labels_N, crops, compressions, views, self._lane.mark())
 
-    def _compress(self, crops_NHWC: Tensor, drawn: _Drawn) -> Tokens:
+    def _compress(self, crops_NHWC: Tensor, drawn: DrawnView) -> Tokens:
         keep_idx, p = self._lane.sent(drawn.keep_idx_NL), drawn.compression.p
         params = self._lane.sent(drawn.params_NP)
         values = op.augment_patchify(crops_NHWC, params, keep_idx, p, self.options.dtype)

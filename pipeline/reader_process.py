@@ -1,7 +1,8 @@
 """Reading in a process of its own: a file's bytes cost more Python than a trainer has to spare.
 
-The processes of a loader share one interpreter lock with nothing: 512 reads a batch would otherwise
-keep the threads that launch the GPU's work waiting. Bytes travel in shared memory, in pieces that
+The processes of a loader share one interpreter lock with nothing: 512 reads a batch, and what is
+drawn for their images, would otherwise keep the threads that launch the GPU's work waiting. Bytes
+travel in shared memory, in pieces that
 are used again; a process ends with the one that started it.
 """
 
@@ -16,13 +17,14 @@ import tempfile
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accelssl.errors import UserError
-from accelssl.pipeline.batch_reader import BatchReader, Extents, Int64
+from accelssl.pipeline.batch_reader import BatchReader, Extents
+from accelssl.pipeline.draws import Drawing, Drawn
+from accelssl.pipeline.order import Plan
 from accelssl.pipeline.shards import Split, open_shards
 
 CLOSING_S = 5.0
@@ -75,23 +77,27 @@ class ReaderProcess:
         self._known: dict[int, int] = {}
         self._connection.send((split.storage.location, split.name, split.digest))
 
-    def read(self, samples_N: Int64, memory: SharedMemory) -> Extents:
-        """As BatchReader.read. UserError also when the process was killed."""
+    def read(self, plan: Plan, memory: SharedMemory, drawing: Drawing) -> tuple[Extents, Drawn]:
+        """As BatchReader.read, and what `drawing`, pickled, makes of it in the process.
+
+        UserError also when the process was killed.
+        """
         try:
             if memory.descriptor not in self._known:
                 self._known[memory.descriptor] = len(self._known)
                 socket.send_fds(self._descriptors, [b"m"], [memory.descriptor])
             number = self._known[memory.descriptor]
-            self._connection.send((samples_N, number, memory.size_bytes))
+            self._connection.send((plan, drawing, number, memory.size_bytes))
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
             raise UserError(
                 f"A process that reads images ended (exit code {self._exit_code()}).",
                 "Perhaps memory ran out. Go on with --resume, or with fewer --readers.",
             ) from error
-        if isinstance(answer, Extents):
-            return answer
-        raise answer
+        if isinstance(answer, Exception):
+            raise answer
+        extents, drawn = answer
+        return extents, drawn
 
     def let_go(self) -> None:
         """End the process some time later: nothing is waited for."""
@@ -128,12 +134,12 @@ def main() -> None:
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         reader = _opened(*connection.recv())
         while True:
-            samples_N, number, size_bytes = connection.recv()
+            plan, drawing, number, size_bytes = connection.recv()
             if number == len(memories):
                 _, (descriptor,), _, _ = socket.recv_fds(descriptors, 1, 1)
                 memories.append(mapped(descriptor, size_bytes))
                 os.close(descriptor)
-            connection.send(_answer(reader, samples_N, memories[number].data))
+            connection.send(_answer(reader, plan, memories[number].data, drawing))
 
 
 def _opened(location: str, name: str, digest: str) -> BatchReader | Exception:
@@ -146,11 +152,14 @@ def _opened(location: str, name: str, digest: str) -> BatchReader | Exception:
         return _portable(error)
 
 
-def _answer(reader: BatchReader | Exception, samples_N: Int64, memory: memoryview) -> Any:
+def _answer(
+    reader: BatchReader | Exception, plan: Plan, memory: memoryview, drawing: Drawing
+) -> tuple[Extents, Drawn] | Exception:
     if isinstance(reader, Exception):
         return reader
     try:
-        return reader.read(samples_N, memory)
+        extents = reader.read(plan.samples_N, memory)
+        return extents, drawing(plan, extents.sizes_N2)
     except Exception as error:
         return _portable(error)
 

@@ -11,10 +11,10 @@ from accelssl.pipeline import views
 from accelssl.pipeline.crop_stream import KernelCrops, crop_stream
 from accelssl.pipeline.dali import CropStream, DecoderStream
 from accelssl.pipeline.decoding import Decoding
+from accelssl.pipeline.draws import Draws
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.order import sequential_plans
 from accelssl.pipeline.shards import ShardSet, Split
-from accelssl.pipeline.windows import random_windows
 
 CPU, SIZES = torch.device("cpu"), (240, 96, 240)
 
@@ -24,9 +24,7 @@ def encoded(split: Split) -> Iterator[Encoded]:
     return EncodedBatches(
         split,
         sequential_plans(len(split), 8),
-        lambda plan, sizes: tuple(
-            random_windows(view, i, 0, 0, plan.samples_N, sizes) for i in range(len(SIZES))
-        ),
+        Draws((view,) * len(SIZES), 0),
         threads=2,
     )
 

@@ -20,6 +20,7 @@ from accelssl.pipeline import views
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.dali import CropStream
 from accelssl.pipeline.decoding import Decoding
+from accelssl.pipeline.draws import Drawn
 from accelssl.pipeline.feed import EncodedBatches
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.loader import Loader, LoaderOptions
@@ -100,7 +101,7 @@ def top_left(split: Split, samples: list[int], side: int, device: torch.device) 
     """side x side pixels of each sample as the loader's stream has them, in one batch."""
     windows = np.tile(np.array([0, 0, side, side], dtype=np.float32), (len(samples), 1))
     plan = Plan(np.array(samples), 0, Position())
-    batches = EncodedBatches(split, iter([plan]), lambda *_: (windows,), threads=1)
+    batches = EncodedBatches(split, iter([plan]), lambda *_: Drawn((windows,)), threads=1)
     stream = CropStream(split, batches, [side], len(samples), device, Decoding(2))
     ((_, (crops,)),) = itertools.islice(stream, 1)
     return crops.cpu().numpy().astype(int)

@@ -16,6 +16,7 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.compress.reference import augment
 from accelssl.pipeline.dali import CropStream
 from accelssl.pipeline.decoding import Decoding
+from accelssl.pipeline.draws import Drawn
 from accelssl.pipeline.evaluation import evaluation_batches
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions
@@ -139,7 +140,7 @@ def cut(split: Split) -> tuple[list[Encoded], list[np.ndarray]]:
     encoded = EncodedBatches(
         split,
         planned,
-        lambda plan, sizes: (random_windows(VIEWS[0], 0, 0, 0, plan.samples_N, sizes),),
+        lambda plan, sizes: Drawn((random_windows(VIEWS[0], 0, 0, 0, plan.samples_N, sizes),)),
         threads=2,
     )
     stream = CropStream(split, encoded, [240], 8, CPU, Decoding(threads=2))
@@ -152,7 +153,7 @@ def test_crops_are_torchvisions_resized_crops_but_for_the_edge(shard_set: ShardS
     for encoded, crops in zip(*cut(shard_set.split("train")), strict=True):
         for row, sample in enumerate(encoded.plan.samples_N):
             with Image.open(io.BytesIO(encoded.jpegs[row].tobytes())) as image:
-                top, left, bottom, right = encoded.windows[0][row].astype(int).tolist()
+                top, left, bottom, right = encoded.drawn.windows[0][row].astype(int).tolist()
                 expected = tv.resized_crop(
                     image.convert("RGB"), top, left, bottom - top, right - left, [240, 240]
                 )

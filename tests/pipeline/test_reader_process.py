@@ -20,21 +20,26 @@ import torch
 from accelssl.errors import UserError
 from accelssl.pipeline import feed, views
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.draws import Drawn, Draws
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.loader import Loader, LoaderOptions
-from accelssl.pipeline.order import Position, plans
+from accelssl.pipeline.order import Plan, Position, plans
 from accelssl.pipeline.reader_process import ReaderProcess, SharedMemory
 from accelssl.pipeline.shards import ShardSet, Split, open_shards
-from accelssl.pipeline.windows import central_windows
+
+DRAWS = Draws(views.simclr(240), 5, (Compression(30, 0.5), Compression(16, 0.75)))
+NONE = Draws((), 0)
+
+
+def first(samples: int) -> Plan:
+    return Plan(np.arange(samples), 0, Position())
 
 
 def batches(split: Split, count: int, readers: int) -> list[Encoded]:
     planned = plans(len(split), 7, seed=5, rank=0, world=1, start=Position())
     return list(
         islice(
-            EncodedBatches(
-                split, planned, lambda _, sizes: (central_windows(sizes),), 2, readers=readers
-            ),
+            EncodedBatches(split, planned, DRAWS, 2, readers=readers),
             count,
         )
     )
@@ -47,7 +52,12 @@ def test_processes_give_the_batches_that_threads_give(shard_set: ShardSet, reade
         assert (ours.plan.samples_N == theirs.plan.samples_N).all()
         assert (ours.labels_N == theirs.labels_N).all()
         assert (ours.sizes_N2 == theirs.sizes_N2).all()
-        assert (ours.windows[0] == theirs.windows[0]).all()
+        for a, b in zip(ours.drawn.windows, theirs.drawn.windows, strict=True):
+            assert (a == b).all()
+        for shown, other in zip(ours.drawn.views, theirs.drawn.views, strict=True):
+            assert shown.compression == other.compression
+            assert (shown.params_NP == other.params_NP).all()
+            assert (shown.keep_idx_NL == other.keep_idx_NL).all()
         assert [a.tobytes() for a in ours.jpegs] == [b.tobytes() for b in theirs.jpegs]
         for sample, jpeg in zip(ours.plan.samples_N.tolist(), ours.jpegs, strict=True):
             assert jpeg.tobytes() == split.read(sample)[0]
@@ -66,7 +76,7 @@ def test_memory_of_batches_that_are_gone_is_used_again(
     monkeypatch.setattr(feed, "SharedMemory", Counted)
     split = shard_set.split("train")
     planned = plans(len(split), 7, seed=5, rank=0, world=1, start=Position())
-    stream = EncodedBatches(split, planned, lambda *_: (), 2, readers=2)
+    stream = EncodedBatches(split, planned, NONE, 2, readers=2)
     for encoded in islice(stream, 40):
         assert len(encoded.jpegs) == 7
     assert len(made) <= feed.READ_AHEAD + 4
@@ -96,12 +106,12 @@ def test_an_error_of_a_process_is_the_users(shard_set: ShardSet, tmp_path: Path)
     split = open_shards(copy).split("train")
     memory = SharedMemory(int(split.room_bytes.sum()))
     process = ReaderProcess(split)
-    everything = np.arange(len(split))
-    process.read(everything, memory)
+    everything = first(len(split))
+    process.read(everything, memory, NONE)
     tar = Path(split.tars[0])
     os.truncate(tar, tar.stat().st_size // 3)
     with pytest.raises(UserError, match=r"train-000000.tar: key .* ends after"):
-        process.read(everything, memory)
+        process.read(everything, memory, NONE)
     process.close()
 
 
@@ -110,7 +120,7 @@ def test_a_set_written_anew_is_noticed(shard_set: ShardSet) -> None:
     split.digest = "of before"
     process = ReaderProcess(split)
     with pytest.raises(UserError, match="written anew"):
-        process.read(np.arange(3), SharedMemory(1 << 20))
+        process.read(first(3), SharedMemory(1 << 20), NONE)
     process.close()
 
 
@@ -118,11 +128,11 @@ def test_a_killed_process_is_said_and_nothing_hangs(shard_set: ShardSet) -> None
     split = shard_set.split("train")
     process = ReaderProcess(split)
     memory = SharedMemory(1 << 22)
-    process.read(np.arange(3), memory)
+    process.read(first(3), memory, NONE)
     process._process.send_signal(signal.SIGKILL)
     process._process.wait()
     with pytest.raises(UserError, match=r"ended \(exit code -9\)"):
-        process.read(np.arange(3), memory)
+        process.read(first(3), memory, NONE)
     process.close()
 
 
@@ -146,7 +156,7 @@ def test_processes_end_with_the_stream_that_started_them(shard_set: ShardSet) ->
     planned = plans(40, 7, seed=5, rank=0, world=1, start=Position())
     gc.collect()
     before = children()
-    stream = EncodedBatches(shard_set.split("train"), planned, lambda *_: (), 2, readers=2)
+    stream = EncodedBatches(shard_set.split("train"), planned, NONE, 2, readers=2)
     next(stream)
     started = children() - before
     assert len(started) == 2
@@ -177,11 +187,11 @@ def test_a_signal_to_the_whole_job_leaves_the_readers_reading(shard_set: ShardSe
     """The trainer ends by itself, and needs what it has asked for to end well."""
     split = shard_set.split("train")
     process, memory = ReaderProcess(split), SharedMemory(1 << 22)
-    process.read(np.arange(3), memory)
+    process.read(first(3), memory, NONE)
     for number in (signal.SIGTERM, signal.SIGINT):
         process._process.send_signal(number)
         time.sleep(0.1)
-        assert process.read(np.arange(3), memory).labels_N.shape == (3,)
+        assert process.read(first(3), memory, NONE)[0].labels_N.shape == (3,)
     process.close()
 
 
@@ -191,10 +201,13 @@ def test_processes_end_with_a_trainer_that_was_killed(shard_set: ShardSet, tmp_p
         textwrap.dedent(f"""
         import os, time
         import numpy as np
+        from accelssl.pipeline.draws import Draws
+        from accelssl.pipeline.order import Plan, Position
         from accelssl.pipeline.reader_process import ReaderProcess, SharedMemory
         from accelssl.pipeline.shards import open_shards
         process = ReaderProcess(open_shards({shard_set.location!r}).split("train"))
-        process.read(np.arange(3), SharedMemory(1 << 22))
+        plan = Plan(np.arange(3), 0, Position())
+        process.read(plan, SharedMemory(1 << 22), Draws((), 0))
         print(process._process.pid, flush=True)
         time.sleep(100)
         """)
@@ -239,7 +252,7 @@ def test_batches_that_are_dropped_end_their_work_without_waiting_for_it(
     planned = plans(40, 7, seed=5, rank=0, world=1, start=Position())
     gc.collect()
     before = children()
-    stream = EncodedBatches(shard_set.split("train"), planned, lambda *_: (), 2, readers=2)
+    stream = EncodedBatches(shard_set.split("train"), planned, NONE, 2, readers=2)
     next(stream)
     started = children() - before
     # Python's own, where it has one: 3.11 and 3.12 take it in join(), too.
@@ -255,7 +268,7 @@ def test_batches_that_are_dropped_end_their_work_without_waiting_for_it(
 def test_a_failure_is_said_as_often_as_it_is_asked_for(shard_set: ShardSet) -> None:
     planned = plans(40, 7, seed=5, rank=0, world=1, start=Position())
 
-    def fail(*_: object) -> tuple[()]:
+    def fail(*_: object) -> Drawn:
         raise UserError("No window.", "Open one.")
 
     stream = EncodedBatches(shard_set.split("train"), planned, fail, 2)

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from accelssl.errors import UserError
+from accelssl.pipeline.draws import Drawn
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.order import Position, plans
@@ -51,7 +52,7 @@ def remote(local: Path, bucket: str) -> Storage:
 def batches(split: Split) -> list[Encoded]:
     planned = plans(len(split), 7, seed=5, rank=0, world=1, start=Position())
     feed = EncodedBatches(
-        split, planned, lambda _, sizes_N2: (central_windows(sizes_N2),), threads=2
+        split, planned, lambda _, sizes_N2: Drawn((central_windows(sizes_N2),)), threads=2
     )
     return [next(feed) for _ in range(5)]  # past the end of an epoch
 
@@ -76,7 +77,7 @@ def test_the_loader_is_fed_the_same_batches(local: Path, remote: Storage) -> Non
     for ours, theirs in zip(expected, fed, strict=True):
         assert (ours.plan.samples_N == theirs.plan.samples_N).all()
         assert (ours.labels_N == theirs.labels_N).all()
-        assert (ours.windows[0] == theirs.windows[0]).all()
+        assert (ours.drawn.windows[0] == theirs.drawn.windows[0]).all()
         assert [j.tobytes() for j in ours.jpegs] == [j.tobytes() for j in theirs.jpegs]
 
 
