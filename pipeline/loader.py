@@ -25,7 +25,7 @@ from accelssl.pipeline.order import Plan, Position, batches_per_epoch, plans
 from accelssl.pipeline.shards import Split
 from accelssl.pipeline.views import View
 
-GPU_READERS = 2
+GPU_READERS = 3
 GPU_DECODERS = 2
 
 
