@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 CHANNELS = 3
@@ -61,7 +62,9 @@ class Images:
                     f"on {device}."
                 )
         sizes = [tuple(image.shape[:2]) for image in images]
-        return cls._of([image.data_ptr() for image in images], sizes, device, list(images))
+        sizes_N2 = torch.tensor(sizes, dtype=torch.int32).reshape(-1, 2)
+        ptrs_N = torch.tensor([image.data_ptr() for image in images], dtype=torch.int64)
+        return cls(ptrs_N, sizes_N2, device, list(images))
 
     @classmethod
     def of_dali(cls, lists: Sequence[Any], device: torch.device) -> "Images":
@@ -71,32 +74,31 @@ class Images:
         They may be used in the order of the stream that DALI's pipelines were run with. Raises
         ValueError, naming the image, when one has not three channels.
         """
-        shapes = [shape for images in lists for shape in images.shape()]
-        for i, shape in enumerate(shapes):
-            if len(shape) != 3 or shape[2] != CHANNELS:
-                raise ValueError(f"image {i} is {tuple(shape)}: need (H, W, 3).")
-        ptrs = [ptr for images in lists for ptr in _addresses(images)]
-        return cls._of(ptrs, [shape[:2] for shape in shapes], device, lists)
-
-    @classmethod
-    def _of(
-        cls,
-        ptrs: Sequence[int],
-        sizes: Sequence[tuple[int, ...]],
-        device: torch.device,
-        owner: object,
-    ) -> "Images":
-        sizes_N2 = torch.tensor(sizes, dtype=torch.int32).reshape(-1, 2)
-        return cls(torch.tensor(ptrs, dtype=torch.int64), sizes_N2, device, owner)
+        shapes = [np.array(images.shape(), dtype=np.int64) for images in lists]
+        _check_channels(shapes)
+        ptrs_N = np.concatenate([_addresses(*pair) for pair in zip(lists, shapes, strict=True)])
+        sizes_N2 = np.concatenate(shapes)[:, :2].astype(np.int32)
+        return cls(torch.from_numpy(ptrs_N), torch.from_numpy(sizes_N2), device, lists)
 
 
-def _addresses(images: Any) -> list[int]:
+def _check_channels(shapes: Sequence[NDArray[np.int64]]) -> None:
+    first = 0
+    for shapes_N3 in shapes:
+        n, dimensions = shapes_N3.shape
+        is_right_N = shapes_N3[:, -1] == CHANNELS if dimensions == 3 else np.zeros(n, dtype=bool)
+        if not is_right_N.all():
+            row = int(is_right_N.argmin())
+            wrong = tuple(shapes_N3[row].tolist())
+            raise ValueError(f"image {first + row} is {wrong}: need (H, W, 3).")
+        first += n
+
+
+def _addresses(images: Any, shapes_N3: NDArray[np.int64]) -> NDArray[np.int64]:
     """Of the images of one of DALI's lists: a sum, where they lie one behind the other, as each
     that is asked for costs microseconds of Python's lock."""
     try:
         first = images.data_ptr()  # a RuntimeError where they lie apart
     except RuntimeError:
-        return [images[i].data_ptr() for i in range(len(images))]
-    sizes_bytes = np.array(images.shape(), dtype=np.int64).prod(axis=1)
-    starts: list[int] = (first + sizes_bytes.cumsum() - sizes_bytes).tolist()
-    return starts
+        return np.array([images[i].data_ptr() for i in range(len(images))], dtype=np.int64)
+    sizes_bytes_N = shapes_N3.prod(axis=1)
+    return first + np.cumsum(sizes_bytes_N) - sizes_bytes_N

@@ -294,6 +294,10 @@ def test_images_that_lie_apart_are_found_too() -> None:
 
 
 def test_an_image_of_one_channel_in_dalis_list_is_named() -> None:
-    gray = [np.zeros((4, 6, 1), dtype=np.uint8)]
-    with pytest.raises(ValueError, match=r"image 0 is \(4, 6, 1\)"):
-        Images.of_dali([decoded(gray)], CPU)
+    colour, gray = np.zeros((4, 6, 3), dtype=np.uint8), np.zeros((4, 6, 1), dtype=np.uint8)
+    with pytest.raises(ValueError, match=r"image 3 is \(4, 6, 1\)"):
+        Images.of_dali([decoded([colour] * 2), decoded([colour, gray])], CPU)
+    dali: Any = pytest.importorskip("nvidia.dali")
+    flat = dali.tensors.TensorListCPU([dali.tensors.TensorCPU(gray[..., 0])])
+    with pytest.raises(ValueError, match=r"image 0 is \(4, 6\)"):
+        Images.of_dali([flat], CPU)
