@@ -1,12 +1,17 @@
 """Our kernel's way to crops beside DALI's own."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from nvidia.dali import Pipeline
 
+from accelssl.errors import UserError
 from accelssl.pipeline import views
 from accelssl.pipeline.crop_stream import KernelCrops, crop_stream
 from accelssl.pipeline.dali import CropStream, DecoderStream
@@ -64,3 +69,66 @@ def test_a_gpu_has_our_kernel_unless_it_cannot_be_compiled(
     monkeypatch.setattr("accelssl.pipeline.crop_stream.unavailable", lambda _: "no NVRTC")
     assert isinstance(crop_stream(split, encoded(split), SIZES, 8, gpu, Decoding()), CropStream)
     assert "no NVRTC" in caplog.text
+
+
+def pixels(decoders: int, split: Split, batch: int) -> list[list[NDArray[np.uint8]]]:
+    """Of each batch its images; the last one is as large as it comes."""
+    planned = sequential_plans(len(split), batch)
+    batches = EncodedBatches(split, planned, Draws((), 0), threads=2)
+    stream = DecoderStream(split, batches, batch, CPU, Decoding(decoders=decoders))
+    return [[np.array(image) for made in lists for image in made] for _, lists in stream]
+
+
+@pytest.mark.parametrize("decoders", [2, 3, 6])
+def test_decoders_that_share_batches_keep_their_order_to_the_last(
+    shard_set: ShardSet, decoders: int
+) -> None:
+    split = shard_set.split("train")
+    batch = next(b for b in (13, 11, 9, 7) if len(split) % b == 1)  # the last fills one decoder
+    shared, alone = pixels(decoders, split, batch), pixels(1, split, batch)
+    assert [len(images) for images in shared] == [len(images) for images in alone]
+    assert len(shared[-1]) == 1
+    for ours, theirs in zip(shared, alone, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_an_interrupt_between_two_decoders_does_not_mix_their_batches(
+    shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = shard_set.split("train")
+    batches = EncodedBatches(split, sequential_plans(len(split), 8), Draws((), 0), threads=2)
+    stream = DecoderStream(split, batches, 8, CPU, Decoding(decoders=2))
+    next(stream)
+    second, run = stream._pipelines[1], Pipeline.run
+
+    def interrupted(pipeline: Pipeline, *args: Any) -> Any:
+        if pipeline is second:
+            raise KeyboardInterrupt
+        return run(pipeline, *args)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Pipeline, "run", interrupted)
+        next(stream)
+    for expected in pixels(1, split, 8)[1:]:
+        _, lists = next(stream)
+        images = [np.array(image) for made in lists for image in made]
+        assert all(np.array_equal(a, b) for a, b in zip(images, expected, strict=True))
+
+
+def test_a_broken_image_is_named_whichever_decoder_has_it(
+    shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split, read = shard_set.split("train"), Split.read_into
+
+    def broken(self: Split, i: int, memory: memoryview) -> tuple[memoryview, int]:
+        image, label = read(self, i, memory)
+        if i == 6:  # of 8: the second decoder's
+            image[len(image) // 2 :] = bytes(len(image) - len(image) // 2)
+            image[2:20] = bytes(18)
+        return image, label
+
+    monkeypatch.setattr(Split, "read_into", broken)
+    batches = EncodedBatches(split, sequential_plans(len(split), 8), Draws((), 0), threads=2)
+    stream = DecoderStream(split, batches, 8, CPU, Decoding(decoders=2))
+    with pytest.raises(UserError, match=re.escape(split.describe(6))):
+        next(stream)
