@@ -29,9 +29,15 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([_program(), *sys.argv[1:]]),
         "started": datetime.now().isoformat(timespec="seconds"),
     }
+
+
+def _program() -> str:
+    """`python -m accelssl` is accelssl, too."""
+    called = Path(sys.argv[0])
+    return called.parent.name if called.name == "__main__.py" else called.name
 
 
 def _version(package: str) -> str | None:
