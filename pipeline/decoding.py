@@ -27,8 +27,8 @@ class Decoding:
 
     threads: int = 2
     prefetch: int = 3
-    hw_load: float = 0.8
-    preallocated_px: int = 512
+    hw_load: float = 0.9
+    preallocated_px: int = 0
     decoders: int = 1
 
     def __post_init__(self) -> None:

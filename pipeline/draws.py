@@ -7,7 +7,6 @@ Shapes: N images, P parameters of an augmentation, L kept patches.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +57,10 @@ class Draws:
 
     def drawn(self, plan: Plan, compressions: tuple[Compression, ...]) -> tuple[DrawnView, ...]:
         """The views as compressions show them."""
-
-        @cache
-        def params(place: int) -> NDArray[np.float32]:
-            return self.params(plan, place)
-
         places = [number % len(self.views) for number in range(len(compressions))]
+        params = {place: self.params(plan, place) for place in sorted(set(places))}
         return tuple(
-            DrawnView(compression, params(place), self.keep_idx(plan, place, compression))
+            DrawnView(compression, params[place], self.keep_idx(plan, place, compression))
             for place, compression in zip(places, compressions, strict=True)
         )
 

@@ -28,6 +28,10 @@ from accelssl.pipeline.views import View
 GPU_READERS = 3
 GPU_DECODERS = 2
 
+MANY_THREADS = 12
+MANY_THREADS_HW_LOAD = 0.8
+"""With as many, a fifth of the images is done before the engines have the others; with 8, not."""
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -56,11 +60,12 @@ class Batch:
 class LoaderOptions:
     """How a run reads its data. seed keys every draw; threads decode, as many again read files.
 
-    prefetch, hw_load, preallocated_px: see Decoding. decoders: of a GPU, see there too; None means
-    two, and elsewhere one does it all. works_ahead: whether the batch that follows is made on a
-    thread of its own; None means on a GPU, where that thread only launches.
+    prefetch, hw_load, preallocated_px, decoders: see Decoding. hw_load None means what suits the
+    threads; decoders None two on a GPU, and elsewhere one does it all. works_ahead: whether the
+    batch that follows is made on a thread of its own; None means on a GPU, where that thread only
+    launches.
     readers: processes that read files, instead of threads, so that Python reading them does not
-    hold up Python launching work; None means two on a GPU, 0 none.
+    hold up Python launching work; they draw, too. None means three on a GPU, 0 none.
     """
 
     batch: int
@@ -71,7 +76,7 @@ class LoaderOptions:
     world: int = 1
     threads: int = 2
     prefetch: int = Decoding.prefetch
-    hw_load: float = Decoding.hw_load
+    hw_load: float | None = None
     preallocated_px: int = Decoding.preallocated_px
     decoders: int | None = None
     works_ahead: bool | None = None
@@ -86,7 +91,9 @@ class LoaderOptions:
     @property
     def decoding(self) -> Decoding:
         decoders = self.decoders or GPU_DECODERS if self.device.type == "cuda" else 1
-        return Decoding(self.threads, self.prefetch, self.hw_load, self.preallocated_px, decoders)
+        suits = MANY_THREADS_HW_LOAD if self.threads >= MANY_THREADS else Decoding.hw_load
+        hw_load = suits if self.hw_load is None else self.hw_load
+        return Decoding(self.threads, self.prefetch, hw_load, self.preallocated_px, decoders)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 The processes of a loader share one interpreter lock with nothing: 512 reads a batch, and what is
 drawn for their images, would otherwise keep the threads that launch the GPU's work waiting. Bytes
-travel in shared memory, in pieces that
-are used again; a process ends with the one that started it.
+travel in shared memory, in pieces that are used again; a process ends with the one that started it.
 """
 
 import contextlib

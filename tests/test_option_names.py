@@ -66,7 +66,7 @@ VALUES: dict[str, str] = {
     "--precision": "bf16",
     "--threads": "3",
     "--readers": "3",
-    "--prefetch": "3",
+    "--prefetch": "5",
     "--hw-load": "0.5",
     "--decoders": "3",
     "--preallocate": "64",

@@ -78,7 +78,7 @@ class TrainConfig:
     threads: int = Decoding.threads
     readers: int | None = None
     prefetch: int = Decoding.prefetch
-    hw_load: float = Decoding.hw_load
+    hw_load: float | None = None
     decoders: int | None = None
     preallocated_px: int = Decoding.preallocated_px
     eval_every: float = 0.0

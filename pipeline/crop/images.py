@@ -100,5 +100,6 @@ def _addresses(images: Any, shapes_N3: NDArray[np.int64]) -> NDArray[np.int64]:
         first = images.data_ptr()  # a RuntimeError where they lie apart
     except RuntimeError:
         return np.array([images[i].data_ptr() for i in range(len(images))], dtype=np.int64)
-    sizes_bytes_N = shapes_N3.prod(axis=1)
-    return first + np.cumsum(sizes_bytes_N) - sizes_bytes_N
+    sizes_bytes_N: NDArray[np.int64] = shapes_N3.prod(axis=1)
+    ends_N: NDArray[np.int64] = first + sizes_bytes_N.cumsum()
+    return ends_N - sizes_bytes_N

@@ -178,16 +178,17 @@ def train(
     readers: Annotated[
         int | None,
         typer.Option(
-            help="Processes that read files, 0: threads do [2 on a GPU].", rich_help_panel=MACHINE
+            help="Processes that read files, 0: threads do [3 on a GPU].", rich_help_panel=MACHINE
         ),
     ] = None,
     prefetch: Annotated[
-        int | None, typer.Option(help="Batches decoded ahead [2].", rich_help_panel=MACHINE)
+        int | None, typer.Option(help="Batches decoded ahead [3].", rich_help_panel=MACHINE)
     ] = None,
     hw_load: Annotated[
         float | None,
         typer.Option(
-            help="Share of images for a GPU's JPEG decoder [0.9].", rich_help_panel=MACHINE
+            help="Share of images for a GPU's JPEG decoder [0.8; 0.9 below 12 threads].",
+            rich_help_panel=MACHINE,
         ),
     ] = None,
     decoders: Annotated[

@@ -64,7 +64,9 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_run, "chosen_now", taken)
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(
+    scope="module", params=["simclr", "moco", pytest.param("dino", marks=pytest.mark.slow)]
+)
 def whole(
     request: pytest.FixtureRequest, shard_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:

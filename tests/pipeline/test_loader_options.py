@@ -1,0 +1,29 @@
+"""What a loader does where it is told nothing."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from accelssl.errors import UserError
+from accelssl.pipeline.loader import LoaderOptions
+
+GPU = LoaderOptions(batch=8, seed=0, device=torch.device("cuda"), threads=16)
+CPU = replace(GPU, device=torch.device("cpu"))
+
+
+def test_a_gpu_has_two_decoders_that_share_the_threads() -> None:
+    assert (GPU.decoding.decoders, GPU.decoding.threads_each) == (2, 8)
+    assert (CPU.decoding.decoders, CPU.decoding.threads_each) == (1, 16)
+    assert replace(GPU, threads=1).decoding.threads_each == 1
+    assert replace(GPU, decoders=3).decoding.decoders == 3
+
+
+def test_few_threads_leave_more_images_to_the_engines() -> None:
+    assert GPU.decoding.hw_load == 0.8 < replace(GPU, threads=8).decoding.hw_load
+    assert replace(GPU, hw_load=0.0).decoding.hw_load == 0
+
+
+def test_decoders_out_of_bounds_are_refused() -> None:
+    with pytest.raises(UserError, match="decoders 65"):
+        _ = replace(GPU, decoders=65).decoding
