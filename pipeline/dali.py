@@ -41,8 +41,8 @@ def _graph(
     decoding: Decoding,
     is_cubic: bool = False,
 ) -> Any:
-    jpegs, *windows = fn.external_source(
-        source=source, num_outputs=1 + 2 * len(sizes), batch=True, no_copy=True
+    numbers, jpegs, *windows = fn.external_source(
+        source=source, num_outputs=2 + 2 * len(sizes), batch=True, no_copy=True
     )
     images = fn.decoders.image(
         jpegs,
@@ -52,8 +52,8 @@ def _graph(
         **(_on_gpu(decoding) if on_gpu else {}),
     )
     if not sizes:
-        return images
-    return tuple(
+        return numbers, images
+    crops = (
         fn.resize(
             images,
             size=(size, size),
@@ -65,6 +65,7 @@ def _graph(
         )
         for view, size in enumerate(sizes)
     )
+    return numbers, *crops
 
 
 def _on_gpu(decoding: Decoding) -> dict[str, Any]:
@@ -82,16 +83,16 @@ def _feed(
 
     No part is empty, so there may be fewer than decoders.
     """
-    for encoded in batches:
+    for number, encoded in enumerate(batches):
         n = len(encoded.jpegs)
         bounds = [n * part // decoders for part in range(decoders + 1)]
-        corners = [part for w in encoded.drawn.windows[:views] for part in (w[:, :2], w[:, 2:])]
-        parts = [
-            (_in_dalis_list(encoded.jpegs[a:b]), *(np.ascontiguousarray(c[a:b]) for c in corners))
-            for a, b in pairwise(bounds)
-            if a < b
-        ]
-        in_flight.append(_InFlight(encoded, parts))
+        arrays = [np.full((n, 1), number)]
+        arrays += [part for w in encoded.drawn.windows[:views] for part in (w[:, :2], w[:, 2:])]
+        parts = []
+        for a, b in (bound for bound in pairwise(bounds) if bound[0] < bound[1]):
+            numbers, *corners = (np.ascontiguousarray(array[a:b]) for array in arrays)
+            parts.append((numbers, _in_dalis_list(encoded.jpegs[a:b]), *corners))
+        in_flight.append(_InFlight(number, encoded, parts))
         yield parts
 
 
@@ -122,8 +123,9 @@ def _dealt(
 
 @dataclass(frozen=True, eq=False)
 class _InFlight:
-    """A batch and its parts, which DALI may still read without copying."""
+    """A batch, its number and its parts, which DALI may still read without copying."""
 
+    number: int
     encoded: Encoded
     parts: list[tuple[Any, ...]]
 
@@ -165,7 +167,7 @@ class _Stream:
             )
             for parts in _dealt(self._source, decoders)
         ]
-        self._made: list[Any] = []
+        self._made: dict[int, tuple[int, list[Any]]] = {}
 
     def close(self) -> None:
         """Give back the decoders, and close `batches`."""
@@ -178,25 +180,40 @@ class _Stream:
             self._batches.close()
 
     def _run(self) -> tuple[Encoded, list[Any]]:
-        """A batch, and the outputs of each graph for its part. StopIteration at the end."""
-        # Outputs stay until all are there, if an interrupt comes between them.
-        while not self._made or len(self._made) < len(self._in_flight[0].parts):
-            self._made.append(self._outputs_of(len(self._made)))
-        # Bytes stay for a batch longer than DALI says that it needs them.
-        self._handed_out, made = self._in_flight.popleft(), self._made
-        self._made = []
-        return self._handed_out.encoded, made
+        """A batch, and the outputs of each graph for its part. StopIteration at the end.
 
-    def _outputs_of(self, place: int) -> Any:
+        Numbers tell whose outputs they are: an interrupt, which Python raises as soon as DALI
+        has answered, costs what was just handed over, and with it that batch.
+        """
+        if not self._in_flight:
+            self._made[0] = self._outputs_of(0)
+        while not self._is_made(self._in_flight[0]):
+            self._in_flight.popleft()
+        # Bytes stay for a batch longer than DALI says that it needs them.
+        self._handed_out = self._in_flight.popleft()
+        made = [self._made.pop(place) for place in range(len(self._handed_out.parts))]
+        return self._handed_out.encoded, [outputs for _, outputs in made]
+
+    def _is_made(self, batch: _InFlight) -> bool:
+        for place in range(len(batch.parts)):
+            while place not in self._made or self._made[place][0] < batch.number:
+                self._made[place] = self._outputs_of(place)
+            if self._made[place][0] > batch.number:
+                return False
+        return True
+
+    def _outputs_of(self, place: int) -> tuple[int, list[Any]]:
+        """What a decoder has next, and the number of its batch."""
         if not self._pipelines:
             raise StopIteration
         try:
             # On a GPU the outputs are ready, and later freed, in the order of torch's stream.
             on_gpu = self.device.type == "cuda"
             stream = torch.cuda.current_stream(self.device) if on_gpu else None
-            return self._pipelines[place].run(stream)
+            numbers, *outputs = self._pipelines[place].run(stream)
         except RuntimeError as error:
             raise self._name_the_broken_image(error) from error
+        return int(numbers.at(0)[0]), outputs
 
     def _name_the_broken_image(self, error: RuntimeError) -> Exception:
         for encoded in (each.encoded for each in self._in_flight):

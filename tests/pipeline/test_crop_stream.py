@@ -92,27 +92,39 @@ def test_decoders_that_share_batches_keep_their_order_to_the_last(
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_an_interrupt_between_two_decoders_does_not_mix_their_batches(
-    shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("decoders", "place"), [(1, 0), (2, 0), (2, 1), (3, 1)])
+@pytest.mark.parametrize("is_lost", [False, True], ids=["before", "after"])
+def test_an_interrupt_of_a_decoder_does_not_mix_batches(
+    shard_set: ShardSet,
+    monkeypatch: pytest.MonkeyPatch,
+    decoders: int,
+    place: int,
+    is_lost: bool,
 ) -> None:
+    """Before DALI answers, or with its answer, which is lost then, and with it the batch."""
     split = shard_set.split("train")
     batches = EncodedBatches(split, sequential_plans(len(split), 8), Draws((), 0), threads=2)
-    stream = DecoderStream(split, batches, 8, CPU, Decoding(decoders=2))
+    stream = DecoderStream(split, batches, 8, CPU, Decoding(decoders=decoders))
     next(stream)
-    second, run = stream._pipelines[1], Pipeline.run
+    one, run = stream._pipelines[place], Pipeline.run
 
     def interrupted(pipeline: Pipeline, *args: Any) -> Any:
-        if pipeline is second:
+        if pipeline is one and not is_lost:
             raise KeyboardInterrupt
-        return run(pipeline, *args)
+        outputs = run(pipeline, *args)
+        if pipeline is one:
+            raise KeyboardInterrupt
+        return outputs
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Pipeline, "run", interrupted)
         next(stream)
-    for expected in pixels(1, split, 8)[1:]:
-        _, lists = next(stream)
+    expected = pixels(1, split, 8)
+    left = list(range(2 if is_lost else 1, len(expected)))
+    for number, (encoded, lists) in zip(left, stream, strict=True):
+        assert encoded.plan.samples_N[0] == 8 * number
         images = [np.array(image) for made in lists for image in made]
-        assert all(np.array_equal(a, b) for a, b in zip(images, expected, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(images, expected[number], strict=True))
 
 
 def test_a_broken_image_is_named_whichever_decoder_has_it(
