@@ -151,7 +151,8 @@ class _Stream:
         self._split, self._batches = split, batches
         self._in_flight: deque[_InFlight] = deque()  # oldest first
         self._handed_out: _InFlight | None = None
-        self._source = _feed(batches, decoders, len(sizes), self._in_flight)
+        self._has_ended = False
+        self._source = self._fed(_feed(batches, decoders, len(sizes), self._in_flight))
         on_gpu = device.type == "cuda"
         self._pipelines: list[Pipeline] = [
             _graph(
@@ -168,6 +169,11 @@ class _Stream:
             for parts in _dealt(self._source, decoders)
         ]
         self._made: dict[int, tuple[int, list[Any]]] = {}
+        self._failure: Exception | None = None
+
+    def _fed(self, parts: Iterator[list[tuple[Any, ...]]]) -> Generator[list[tuple[Any, ...]]]:
+        yield from parts
+        self._has_ended = True  # and was not left by an exception
 
     def close(self) -> None:
         """Give back the decoders, and close `batches`."""
@@ -206,16 +212,29 @@ class _Stream:
         """What a decoder has next, and the number of its batch."""
         if not self._pipelines:
             raise StopIteration
+        if self._failure:
+            raise self._failure
         try:
             # On a GPU the outputs are ready, and later freed, in the order of torch's stream.
             on_gpu = self.device.type == "cuda"
             stream = torch.cuda.current_stream(self.device) if on_gpu else None
             numbers, *outputs = self._pipelines[place].run(stream)
-        except RuntimeError as error:
-            raise self._name_the_broken_image(error) from error
+        except StopIteration:
+            if self._has_ended:
+                raise
+            self._failure = RuntimeError(
+                "The stream was interrupted as it fed the decoder. Make another one."
+            )
+            raise self._failure from None
+        except Exception as error:  # whatever DALI does afterwards, it is not the next batch
+            is_dalis = isinstance(error, RuntimeError)
+            self._failure = self._name_the_broken_image(error) if is_dalis else error
+            if self._failure is error:
+                raise
+            raise self._failure from error
         return int(numbers.at(0)[0]), outputs
 
-    def _name_the_broken_image(self, error: RuntimeError) -> Exception:
+    def _name_the_broken_image(self, error: Exception) -> Exception:
         for encoded in (each.encoded for each in self._in_flight):
             for sample, jpeg in zip(encoded.plan.samples_N.tolist(), encoded.jpegs, strict=True):
                 try:

@@ -90,7 +90,8 @@ class LoaderOptions:
 
     @property
     def decoding(self) -> Decoding:
-        decoders = self.decoders or GPU_DECODERS if self.device.type == "cuda" else 1
+        on_gpu = GPU_DECODERS if self.decoders is None else self.decoders
+        decoders = on_gpu if self.device.type == "cuda" else 1
         suits = MANY_THREADS_HW_LOAD if self.threads >= MANY_THREADS else Decoding.hw_load
         hw_load = suits if self.hw_load is None else self.hw_load
         return Decoding(self.threads, self.prefetch, hw_load, self.preallocated_px, decoders)
@@ -155,10 +156,11 @@ class Loader:
         compressions[2]. So a key can see all of what its query sees in part.
         `then`: what the batch after it will be asked for with, if that is known. It is made while
         the caller works with this one; asking otherwise after all costs compressing it again.
-        Raises ValueError unless there is a compression for each view.
+        Raises ValueError unless there is a compression for each view, UserError for one that does
+        not fit its view.
         """
         for asked in (compressions, then):
-            self._refuse_too_few(asked)
+            self._refuse_misfits(asked)
         made = self._take(tuple(compressions))
         if then is not None and self._thread:
             self._pending = self._thread.submit(self._make, tuple(then))
@@ -168,11 +170,11 @@ class Loader:
         """The next batch again and again: the same crops and augmentation, compressed by each of
         `several` in turn, each as `next` has it. Only the one that is asked for is made.
 
-        Raises ValueError unless each has a compression for each view.
+        Raises as `next` does.
         """
         made: _Made | None = None
         for compressions in map(tuple, several):
-            self._refuse_too_few(compressions)
+            self._refuse_misfits(compressions)
             if made is None:
                 made = self._take(compressions)
             elif made.compressions != compressions:
@@ -196,6 +198,8 @@ class Loader:
         keep_idx_NL of every view, of the first compression it has there. Views of another size
         than the first one's, DINO's small crops, are left out. Takes a batch, as `next` does.
         """
+        for stage in stages:
+            self._refuse_misfits(stage)
         made = self._take(tuple(stages[0]))
         shown = [i for i, view in enumerate(self.views) if view.size == self.views[0].size]
         images = []
@@ -208,9 +212,14 @@ class Loader:
         kept = [[self._draws.keep_idx(made.plan, i, stage[i]) for i in shown] for stage in stages]
         return np.stack(images), kept
 
-    def _refuse_too_few(self, asked: Sequence[Compression] | None) -> None:
-        if asked is not None and len(asked) < len(self.views):
+    def _refuse_misfits(self, asked: Sequence[Compression] | None) -> None:
+        """Now, and not where something is drawn for them, which ends the stream."""
+        if asked is None:
+            return
+        if len(asked) < len(self.views):
             raise ValueError(f"{len(asked)} compressions for {len(self.views)} views.")
+        for view, compression in zip(cycle(self.views), asked, strict=False):
+            compression.keep(view.size)
 
     def _handed_over(self, made: _Made) -> Batch:
         for view in made.views:

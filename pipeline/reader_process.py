@@ -8,6 +8,7 @@ travel in shared memory, in pieces that are used again; a process ends with the 
 import contextlib
 import mmap
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -81,12 +82,13 @@ class ReaderProcess:
 
         UserError also when the process was killed.
         """
+        pickled = pickle.dumps(drawing)
         try:
             if memory.descriptor not in self._known:
                 self._known[memory.descriptor] = len(self._known)
                 socket.send_fds(self._descriptors, [b"m"], [memory.descriptor])
             number = self._known[memory.descriptor]
-            self._connection.send((plan, drawing, number, memory.size_bytes))
+            self._connection.send((plan, pickled, number, memory.size_bytes))
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
             raise UserError(
@@ -133,12 +135,12 @@ def main() -> None:
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         reader = _opened(*connection.recv())
         while True:
-            plan, drawing, number, size_bytes = connection.recv()
+            plan, pickled, number, size_bytes = connection.recv()
             if number == len(memories):
                 _, (descriptor,), _, _ = socket.recv_fds(descriptors, 1, 1)
                 memories.append(mapped(descriptor, size_bytes))
                 os.close(descriptor)
-            connection.send(_answer(reader, plan, memories[number].data, drawing))
+            connection.send(_answer(reader, plan, memories[number].data, pickled))
 
 
 def _opened(location: str, name: str, digest: str) -> BatchReader | Exception:
@@ -152,11 +154,12 @@ def _opened(location: str, name: str, digest: str) -> BatchReader | Exception:
 
 
 def _answer(
-    reader: BatchReader | Exception, plan: Plan, memory: memoryview, drawing: Drawing
+    reader: BatchReader | Exception, plan: Plan, memory: memoryview, pickled: bytes
 ) -> tuple[Extents, Drawn] | Exception:
     if isinstance(reader, Exception):
         return reader
     try:
+        drawing: Drawing = pickle.loads(pickled)
         extents = reader.read(plan.samples_N, memory)
         return extents, drawing(plan, extents.sizes_N2)
     except Exception as error:

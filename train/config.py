@@ -14,6 +14,7 @@ from accelssl.train.cost import Convention
 from accelssl.train.method import ALGORITHMS, MODES
 from accelssl.train.schedule import Schedule, Stage
 
+MOST_READERS = 256
 DEFAULT_COMPRESSION = Compression(30, 0.5)
 
 _TEMPERATURES = 0.001, 100.0
@@ -109,7 +110,8 @@ class TrainConfig:
         self._check_dino()
         _require(0 < self.min_area <= 1, "min_area", self.min_area, "above 0 and at most 1")
         _require(0 <= self.eval_every <= 1, "eval_every", self.eval_every, "from 0 to 1")
-        _require((self.readers or 0) >= 0, "readers", self.readers or 0, "of 0 or more")
+        readers = self.readers or 0
+        _require(0 <= readers <= MOST_READERS, "readers", readers, f"from 0 to {MOST_READERS}")
         for name, (least, most) in BOUNDS.items():
             need = f"from {least} to {most}"
             if name == "threads":

@@ -1,5 +1,6 @@
 """Our kernel's way to crops beside DALI's own."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -142,5 +143,27 @@ def test_a_broken_image_is_named_whichever_decoder_has_it(
     monkeypatch.setattr(Split, "read_into", broken)
     batches = EncodedBatches(split, sequential_plans(len(split), 8), Draws((), 0), threads=2)
     stream = DecoderStream(split, batches, 8, CPU, Decoding(decoders=2))
-    with pytest.raises(UserError, match=re.escape(split.describe(6))):
-        next(stream)
+    for _ in range(3):  # and nothing else afterwards, as if it were the next batch
+        with pytest.raises(UserError, match=re.escape(split.describe(6))):
+            next(stream)
+
+
+@pytest.mark.parametrize("decoders", [1, 2])
+def test_an_interrupt_of_what_feeds_the_decoders_is_no_end(
+    shard_set: ShardSet, decoders: int
+) -> None:
+    split = shard_set.split("train")
+    batches = EncodedBatches(split, sequential_plans(len(split), 8), Draws((), 0), threads=2)
+
+    def interrupted() -> Iterator[Encoded]:
+        yield from itertools.islice(batches, 3)
+        raise KeyboardInterrupt
+
+    stream = DecoderStream(split, interrupted(), 8, CPU, Decoding(decoders=decoders))
+    seen: list[Any] = []
+    with pytest.raises(KeyboardInterrupt):
+        seen.extend(stream)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="Make another one"):
+            seen += [next(stream) for _ in range(4)]
+    batches.close()

@@ -115,6 +115,24 @@ def test_an_error_of_a_process_is_the_users(shard_set: ShardSet, tmp_path: Path)
     process.close()
 
 
+class Elsewhere(Draws):
+    """What the process cannot import."""
+
+
+Elsewhere.__module__ = "nowhere"
+
+
+def test_what_a_process_cannot_draw_is_said_and_it_goes_on(
+    shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, memory = ReaderProcess(shard_set.split("train")), SharedMemory(1 << 22)
+    monkeypatch.setitem(sys.modules, "nowhere", sys.modules[__name__])
+    with pytest.raises(RuntimeError, match="No module named 'nowhere'"):
+        process.read(first(3), memory, Elsewhere((), 0))
+    assert process.read(first(3), memory, NONE)[0].labels_N.shape == (3,)
+    process.close()
+
+
 def test_a_set_written_anew_is_noticed(shard_set: ShardSet) -> None:
     split = open_shards(shard_set.location).split("train")
     split.digest = "of before"
