@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -77,11 +78,16 @@ def _on_gpu(decoding: Decoding) -> dict[str, Any]:
 
 
 def _feed(
-    batches: Iterator[Encoded], decoders: int, views: int, in_flight: "deque[_InFlight]"
+    batches: Iterator[Encoded],
+    decoders: int,
+    views: int,
+    in_flight: "deque[_InFlight]",
+    has_ended: Event,
 ) -> Generator[list[tuple[Any, ...]]]:
     """For each batch, what each decoder gets of it, with the windows of `views` views.
 
-    No part is empty, so there may be fewer than decoders.
+    No part is empty, so there may be fewer than decoders. has_ended is set when there are no more
+    batches, not where an exception ends this.
     """
     for number, encoded in enumerate(batches):
         n = len(encoded.jpegs)
@@ -94,6 +100,7 @@ def _feed(
             parts.append((numbers, _in_dalis_list(encoded.jpegs[a:b]), *corners))
         in_flight.append(_InFlight(number, encoded, parts))
         yield parts
+    has_ended.set()
 
 
 def _in_dalis_list(jpegs: Sequence[Any]) -> Any:
@@ -151,8 +158,8 @@ class _Stream:
         self._split, self._batches = split, batches
         self._in_flight: deque[_InFlight] = deque()  # oldest first
         self._handed_out: _InFlight | None = None
-        self._has_ended = False
-        self._source = self._fed(_feed(batches, decoders, len(sizes), self._in_flight))
+        self._has_ended = Event()
+        self._source = _feed(batches, decoders, len(sizes), self._in_flight, self._has_ended)
         on_gpu = device.type == "cuda"
         self._pipelines: list[Pipeline] = [
             _graph(
@@ -162,7 +169,7 @@ class _Stream:
                 decoding=decoding,
                 is_cubic=is_cubic,
                 batch_size=-(-batch // decoders),
-                num_threads=decoding.threads_each,
+                num_threads=max(1, decoding.threads // decoders),
                 device_id=(device.index or 0) if on_gpu else None,
                 prefetch_queue_depth=decoding.prefetch,
             )
@@ -170,10 +177,6 @@ class _Stream:
         ]
         self._made: dict[int, tuple[int, list[Any]]] = {}
         self._failure: Exception | None = None
-
-    def _fed(self, parts: Iterator[list[tuple[Any, ...]]]) -> Generator[list[tuple[Any, ...]]]:
-        yield from parts
-        self._has_ended = True  # and was not left by an exception
 
     def close(self) -> None:
         """Give back the decoders, and close `batches`."""
@@ -220,7 +223,7 @@ class _Stream:
             stream = torch.cuda.current_stream(self.device) if on_gpu else None
             numbers, *outputs = self._pipelines[place].run(stream)
         except StopIteration:
-            if self._has_ended:
+            if self._has_ended.is_set():
                 raise
             self._failure = RuntimeError(
                 "The stream was interrupted as it fed the decoder. Make another one."

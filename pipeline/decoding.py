@@ -38,8 +38,3 @@ class Decoding:
                 raise UserError(
                     f"{name} {value:g} makes no sense.", f"Use a value from {least} to {most}."
                 )
-
-    @property
-    def threads_each(self) -> int:
-        """Of each decoder."""
-        return max(1, self.threads // self.decoders)

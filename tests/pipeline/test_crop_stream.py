@@ -80,6 +80,18 @@ def pixels(decoders: int, split: Split, batch: int) -> list[list[NDArray[np.uint
     return [[np.array(image) for made in lists for image in made] for _, lists in stream]
 
 
+def test_decoders_share_the_threads_and_a_decoder_alone_has_them_all(
+    shard_set: ShardSet,
+) -> None:
+    split = shard_set.split("train")
+    for threads, decoders, each in ((6, 2, 3), (5, 2, 2), (1, 3, 1)):
+        decoding = Decoding(threads=threads, decoders=decoders)
+        shared = DecoderStream(split, encoded(split), 8, CPU, decoding)
+        assert [p.num_threads for p in shared._pipelines] == [each] * decoders
+        alone = CropStream(split, encoded(split), SIZES, 8, CPU, decoding)
+        assert [p.num_threads for p in alone._pipelines] == [threads]
+
+
 @pytest.mark.parametrize("decoders", [2, 3, 6])
 def test_decoders_that_share_batches_keep_their_order_to_the_last(
     shard_set: ShardSet, decoders: int

@@ -12,10 +12,8 @@ GPU = LoaderOptions(batch=8, seed=0, device=torch.device("cuda"), threads=16)
 CPU = replace(GPU, device=torch.device("cpu"))
 
 
-def test_a_gpu_has_two_decoders_that_share_the_threads() -> None:
-    assert (GPU.decoding.decoders, GPU.decoding.threads_each) == (2, 8)
-    assert (CPU.decoding.decoders, CPU.decoding.threads_each) == (1, 16)
-    assert replace(GPU, threads=1).decoding.threads_each == 1
+def test_a_gpu_has_two_decoders_unless_told_otherwise() -> None:
+    assert (GPU.decoding.decoders, CPU.decoding.decoders) == (2, 1)
     assert replace(GPU, decoders=3).decoding.decoders == 3
 
 
