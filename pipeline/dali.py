@@ -91,11 +91,12 @@ def _feed(
     """
     for number, encoded in enumerate(batches):
         n = len(encoded.jpegs)
-        bounds = [n * part // decoders for part in range(decoders + 1)]
+        shares = min(decoders, n)
+        bounds = [n * share // shares for share in range(shares + 1)]
         arrays = [np.full((n, 1), number)]
         arrays += [part for w in encoded.drawn.windows[:views] for part in (w[:, :2], w[:, 2:])]
         parts = []
-        for a, b in (bound for bound in pairwise(bounds) if bound[0] < bound[1]):
+        for a, b in pairwise(bounds):
             numbers, *corners = (np.ascontiguousarray(array[a:b]) for array in arrays)
             parts.append((numbers, _in_dalis_list(encoded.jpegs[a:b]), *corners))
         in_flight.append(_InFlight(number, encoded, parts))
