@@ -47,6 +47,12 @@ class Objective(nn.Module, ABC):
         """What of a step's course depends on progress: a graph of it is good for one phase."""
         return None
 
+    @property
+    def is_one_pass(self) -> bool:
+        """Whether forward takes each trained linear layer's weight for one product, and for nothing
+        else: rounded before that, it then gives the same."""
+        return False
+
     def set_progress(self, progress: float) -> None:
         """Prepare the next steps, at `progress` (0 to 1) of the budget, on the current stream."""
 

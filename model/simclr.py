@@ -67,6 +67,10 @@ class SimCLR(Objective):
     def encoders(self) -> tuple[Encoder, ...]:
         return (self.encoder,)
 
+    @property
+    def is_one_pass(self) -> bool:
+        return True
+
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
         """The loss of this rank's pairs. Both views have the same p and the same keep."""
         features_2ND = self._features(query, key)

@@ -1,12 +1,22 @@
 """AdamW, and its learning rate and weight decay as functions of progress."""
 
 import math
+import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+from accelssl.train.bf16_copies import Bf16Copies
+
+if TYPE_CHECKING:
+    from accelssl.train.adamw_kernel import Moved
+
+SWITCH = "ACCELSSL_FAST_ADAMW"
+"""Set to 0 to have torch's update, and weights cast before each product."""
 
 
 def learning_rate(progress: float, peak: float, warmup: float) -> float:
@@ -31,8 +41,11 @@ class AdamW(torch.optim.AdamW):
     progress, and gradients clipped.
 
     Made by `adamw`, which says more. What changes between steps lies in tensors on a GPU, since a
-    captured graph of the step cannot take another number.
+    captured graph of the step cannot take another number. There the update is one launch, and
+    weights may have `copies`, whose gradients are then theirs; the state is torch's.
     """
+
+    copies: Bf16Copies | None = None
 
     def __init__(
         self,
@@ -50,12 +63,30 @@ class AdamW(torch.optim.AdamW):
             super().__init__(groups, lr=0.0)
         self._decaying, self._decay, self._clip = tuple(decaying), decay, clip
         self._shrink = torch.ones((), device=device)  # what decayed parameters are multiplied by
+        self._has_kernel = device.type == "cuda" and _has_kernel(groups)
+        self._table: Tensor | None = None
+        self._captured: list[Tensor] = []
+
+    @property
+    def takes_copies(self) -> bool:
+        """Whether weights may have `copies`. Clipped gradients would be rounded once more."""
+        return self._has_kernel and not self._clip
 
     def prepare(self, rate: float, progress: float) -> None:
         """Let the next step have learning rate `rate`, and the weight decay at `progress`."""
         set_learning_rate(self, rate)
         if self._decaying:
             self._shrink.fill_(1 - rate * weight_decay_at(progress, *self._decay))
+        if self.copies:
+            self.copies.refresh()
+        if self._has_kernel:
+            self._table = self._new_table()  # not while a graph is captured
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's, of the copies too."""
+        super().zero_grad(set_to_none)
+        for copy in self.copies or ():
+            copy.grad = None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -64,9 +95,66 @@ class AdamW(torch.optim.AdamW):
             parameters = [p for group in self.param_groups for p in group["params"]]
             clip_each([p.grad for p in parameters if p.grad is not None], self._clip)
         if self._decaying:
-            moving: list[Tensor] = [p for p in self._decaying if p.grad is not None]
+            moving: list[Tensor] = [p for p in self._decaying if self._gradient(p) is not None]
             torch._foreach_mul_(moving, self._shrink)
-        return super().step(closure)
+        if not self._has_kernel:
+            return super().step(closure)
+        self._update()
+        return None
+
+    def _gradient(self, parameter: Tensor) -> Tensor | None:
+        copy = self.copies.of(parameter) if self.copies else None
+        return parameter.grad if copy is None else copy.grad
+
+    def _update(self) -> None:
+        from accelssl.train.adamw_kernel import update
+
+        moved = [m for group in self.param_groups for m in self._moved(group)]
+        if not moved:
+            return
+        group = self.param_groups[0]
+        table = self._new_table() if self._table is None else self._table
+        self._table = None
+        if torch.cuda.is_current_stream_capturing():
+            self._captured.append(table)
+        torch._foreach_add_([m.steps for m in moved], 1)
+        for has_copy, part in zip((True, False), table, strict=True):
+            those = [m for m in moved if (m.copy is not None) is has_copy]
+            update(those, group["lr"], group["betas"], group["eps"], part)
+
+    def _moved(self, group: dict[str, Any]) -> "list[Moved]":
+        from accelssl.train.adamw_kernel import Moved
+
+        moved = []
+        for parameter in group["params"]:
+            gradient = self._gradient(parameter)
+            if gradient is None:
+                continue
+            state = self.state[parameter]
+            if not state:  # under the names, and with the values, that torch's own has
+                state["step"] = torch.zeros((), device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+            copy = self.copies.of(parameter) if self.copies else None
+            moments = state["exp_avg"], state["exp_avg_sq"], state["step"]
+            decay = group["weight_decay"]
+            moved.append(Moved(parameter, gradient.contiguous(), *moments, decay, copy))
+        return moved
+
+    def _new_table(self) -> Tensor:
+        """For the weights that have copies, and for the others: the kernel reads it in its own
+        time, in a graph at each replay."""
+        from accelssl.train.adamw_kernel import new_table
+
+        count = sum(len(group["params"]) for group in self.param_groups)
+        return new_table(2, count, pin_memory=True)
+
+
+def _has_kernel(groups: Sequence[dict[str, Any]]) -> bool:
+    """On a GPU: if switched on, and where all is as the kernel wants it."""
+    parameters = [p for group in groups for p in group["params"]]
+    fits = all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
+    return fits and find_spec("triton") is not None and os.environ.get(SWITCH) != "0"
 
 
 def _share_rate(rate: Tensor, optimizer: torch.optim.Optimizer) -> None:

@@ -1,7 +1,7 @@
 """One training step: forward, backward, AdamW. On a GPU compiled, and replayed as a CUDA graph."""
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from accelssl.model.batch_norm import GlobalBatchNorm1d
 from accelssl.model.gather import gather_detached, rank, world_size
 from accelssl.model.objective import Objective
 from accelssl.pipeline.loader import Batch, Tokens
+from accelssl.train.bf16_copies import Bf16Copies
 from accelssl.train.distributed import EAGER_STEPS
 from accelssl.train.graph_inputs import fill, places_like, shapes
 from accelssl.train.optim import AdamW
@@ -68,11 +69,13 @@ class Step:
         seed: int = 0,
         steps: int = 0,
     ) -> None:
-        self._module, self._optimizer = replica or objective, optimizer
-        self._objective = objective
+        self._module: Callable[..., Tensor] = replica or objective
+        self._objective, self._optimizer = objective, optimizer
         self._seed, self._steps = seed, steps
         self.noted = _cloned(objective.noted)
         self._bf16 = precision == "bf16"
+        if self._bf16 and not replica and objective.is_one_pass and optimizer.takes_copies:
+            self._module = optimizer.copies = Bf16Copies(objective)
         self._device = next(objective.parameters()).device
         on_gpu = self._device.type == "cuda"
         self._captured: _Captured | None = None

@@ -132,3 +132,30 @@ def test_on_a_gpu_it_is_the_same() -> None:
         found.append([p.detach().cpu() for p in trained.parameters()])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_its_state_is_torchs() -> None:
+    """On a GPU torch's own goes on where ours was, and ours where that one was."""
+    ours, theirs = module(torch.float32).cuda(), module(torch.float32).cuda()
+    optimizer = adamw(ours, 0.1)
+    groups = [
+        {"params": [p for p in theirs.parameters() if (p.ndim > 1) is are_matrices]}
+        for are_matrices in (True, False)
+    ]
+    reference = torch.optim.AdamW(groups, lr=0.1, weight_decay=0.1, fused=True, capturable=True)
+    for step in range(6):
+        if step == 3:
+            state = copy.deepcopy(optimizer.state_dict())
+            optimizer.load_state_dict(copy.deepcopy(reference.state_dict()))
+            reference.load_state_dict(state)
+        rows = torch.randn(6, 5, generator=torch.Generator().manual_seed(step)).cuda()
+        optimizer.prepare(0.01, 0.0)
+        for group, decay in zip(reference.param_groups, (0.1, 0.0), strict=True):
+            group["lr"], group["weight_decay"] = torch.tensor(0.01, device="cuda"), decay
+        for trained, its in ((ours, optimizer), (theirs, reference)):
+            trained.zero_grad()
+            (trained(rows) ** 2).sum().backward()
+            its.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
