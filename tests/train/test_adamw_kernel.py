@@ -31,10 +31,10 @@ def updated(request: pytest.FixtureRequest) -> Iterator[Run]:
     if request.param == "gpu":
 
         def on_gpu(moved: Sequence[Moved]) -> list[Moved]:
-            those = [each._make(map(_on_gpu, each)) for each in moved]
+            those = [Moved._make(map(_on_gpu, each)) for each in moved]
             table = new_table(1, len(those), pin_memory=True)[0]
             update(those, torch.tensor(RATE, device="cuda"), BETAS, EPS, table)
-            return [each._make(map(_on_cpu, each)) for each in those]
+            return [Moved._make(map(_on_cpu, each)) for each in those]
 
         yield on_gpu
         return
