@@ -28,9 +28,12 @@ from accelssl.pipeline.views import View
 GPU_READERS = 3
 GPU_DECODERS = 2
 
+MOST_GPU_THREADS = 8
+"""More decode no faster beside a GPU's engines, and hold up those that launch work."""
 MANY_THREADS = 12
 MANY_THREADS_HW_LOAD = 0.8
-"""With as many, a fifth of the images is done before the engines have the others; with 8, not."""
+"""Where there are as many, a fifth of the images is done before the engines have the others; where
+there are 8, not."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How a run reads its data. seed keys every draw; threads decode, as many again read files.
+    """How a run reads its data. seed keys every draw; threads decode, as many again read files;
+    on a GPU at most MOST_GPU_THREADS decode.
 
     prefetch, hw_load, preallocated_px, decoders: see Decoding. hw_load None means what suits the
     threads; decoders None two on a GPU, and elsewhere one does it all. works_ahead: whether the
@@ -90,11 +94,13 @@ class LoaderOptions:
 
     @property
     def decoding(self) -> Decoding:
-        on_gpu = GPU_DECODERS if self.decoders is None else self.decoders
-        decoders = on_gpu if self.device.type == "cuda" else 1
         suits = MANY_THREADS_HW_LOAD if self.threads >= MANY_THREADS else Decoding.hw_load
         hw_load = suits if self.hw_load is None else self.hw_load
-        return Decoding(self.threads, self.prefetch, hw_load, self.preallocated_px, decoders)
+        threads, decoders = self.threads, 1
+        if self.device.type == "cuda":
+            threads = min(threads, MOST_GPU_THREADS)
+            decoders = GPU_DECODERS if self.decoders is None else self.decoders
+        return Decoding(threads, self.prefetch, hw_load, self.preallocated_px, decoders)
 
 
 @dataclass(frozen=True)
