@@ -31,8 +31,8 @@ GPU_DECODERS = 2
 MOST_GPU_THREADS = 8
 """More decode no faster beside a GPU's engines, and hold up those that launch work."""
 MANY_THREADS = 12
-MANY_THREADS_HW_LOAD = 0.8
-"""Where there are as many, a fifth of the images is done before the engines have the others; where
+MANY_THREADS_HW_LOAD = 0.85
+"""Where there are as many, one image in seven is done before the engines have the others; where
 there are 8, not."""
 
 

@@ -173,7 +173,7 @@ def train(
         str, typer.Option(help="bf16, fp32 or auto: where it helps.", rich_help_panel=MACHINE)
     ] = "auto",
     threads: Annotated[
-        int, typer.Option(help="Decoding threads; 0: all cores.", rich_help_panel=MACHINE)
+        int, typer.Option(help="Decoding threads, on a GPU 8 at most; 0: all cores.", rich_help_panel=MACHINE)
     ] = 0,
     readers: Annotated[
         int | None,
@@ -187,7 +187,7 @@ def train(
     hw_load: Annotated[
         float | None,
         typer.Option(
-            help="Share of images for a GPU's JPEG decoder [0.8; 0.9 below 12 threads].",
+            help="Share of images for a GPU's JPEG decoder [0.85; 0.9 below 12 threads].",
             rich_help_panel=MACHINE,
         ),
     ] = None,

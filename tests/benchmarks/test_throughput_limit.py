@@ -45,6 +45,12 @@ def test_a_loader_that_is_no_faster_than_the_run_is_limited_by_its_longest_part(
     assert limit(parts) == expected
 
 
+def test_a_loader_slower_than_the_step_is_the_limit_though_sharing_makes_both_slower() -> None:
+    parts = Parts(0.0161, 0.0201, 0.0013, 0.0185, 0.0169, 0.0022, 0.0005)
+    assert limit(parts) == "decoder"
+    assert limit(replace(parts, loader_s=0.0160, decoder_s=0.0155)) == "copy"
+
+
 @pytest.mark.parametrize(
     ("copy_s", "op_s", "expected"),
     [(0.001, 0.0101, "op"), (0.0101, 0.0099, "copy"), (0.0099, 0.0099, "decoder")],

@@ -18,8 +18,13 @@ def test_a_gpu_has_two_decoders_unless_told_otherwise() -> None:
 
 
 def test_few_threads_leave_more_images_to_the_engines() -> None:
-    assert GPU.decoding.hw_load == 0.8 < replace(GPU, threads=8).decoding.hw_load
+    assert GPU.decoding.hw_load == 0.85 < replace(GPU, threads=8).decoding.hw_load
     assert replace(GPU, hw_load=0.0).decoding.hw_load == 0
+
+
+def test_no_more_than_eight_threads_decode_beside_a_gpus_engines() -> None:
+    assert GPU.decoding.threads == 8 and replace(GPU, threads=3).decoding.threads == 3
+    assert CPU.decoding.threads == 16
 
 
 def test_decoders_out_of_bounds_are_refused() -> None:
