@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
-from accelssl.pipeline.loader import Loader
+from accelssl.pipeline.loader import Batch, Loader
 from accelssl.pipeline.shards import ShardSet
 from accelssl.train import plan_command as planning
 from accelssl.train.bench_speed import bench_speed
@@ -25,6 +26,7 @@ from accelssl.train.plan_command import Asked, Where, plan_command
 from accelssl.train.probe_speed import SCALING, probe_speed, synthetic_batch
 from accelssl.train.schedule import Schedule, Stage, constant
 from accelssl.train.session import loader_options, run_views
+from accelssl.train.step import Step
 from tests import small_vit
 from tests.train.any_run import CPU, config_on
 from tests.train.run_log import lines
@@ -242,6 +244,34 @@ def test_a_probe_measures_every_stage_and_scales_for_ranks(
     assert cheap.step_s > 0 and dear.step_s > 0
     assert (cheap.loader_images_per_s or 0) > 0
     assert any("2 GPUs" in said for said in speed.assumptions)
+
+
+def test_a_stages_time_is_that_of_its_own_steps(
+    shard_dir: Path, shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is timed for a stage ran on tokens of its compression, and on no others."""
+    met: list[Any] = []
+    stages = (Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.0)))
+    config = replace(
+        config_on(shard_dir, budget=1e4, model=small_vit.NAME), schedule=Schedule(stages)
+    )
+
+    def noted(step: Step, batch: Batch, *_: Any) -> torch.Tensor:
+        met.extend({(view.p, view.keep_idx_NL.shape[1]) for view in batch.views})
+        return torch.zeros(())
+
+    def timed(call: Callable[[], object], *_: Any) -> float:
+        before = len(met)
+        call()
+        ran = set(met[before:])
+        return 1e9 if len(ran) != 1 else float(ran.pop()[0])  # its p for seconds
+
+    monkeypatch.setattr(Step, "__call__", noted)
+    monkeypatch.setattr("accelssl.train.probe_speed.seconds_a_call", timed)
+    monkeypatch.setattr("accelssl.train.probe_speed._loader_seconds", lambda *_: [1.0, 1.0])
+    speed = probe_speed(config, shard_set, CPU, 1)
+    assert [stage.step_s for stage in speed.stages] == [48.0, 40.0]
+    assert met == [(48, 12), (40, 36)]
 
 
 @pytest.mark.gpu
