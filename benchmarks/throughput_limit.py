@@ -31,12 +31,13 @@ def limit(parts: Parts) -> Limit:
        for the host, in the synthetic run as in the live one, and a faster kernel changes nothing.
     2. "step": the live run reaches ENOUGH of the synthetic rate. What data costs is less than what
        runs differ by.
-    3. The loader alone is slower than the step alone, or no faster than the live run (within the
-       same 3%): it is the bottleneck. Its parts work side by side, so its longest one sets the
-       pace: op, copy or the rest of the decoder (whose time alone includes the copy).
+    3. The loader alone is no faster than the live run (within the same 3%): it is the bottleneck.
+       Its parts work side by side, so its longest one sets the pace: op, copy or the rest of the
+       decoder (whose time alone includes the copy).
     4. Else the loader keeps up and yet delays the step, by sharing the device with it. A part that
        alone takes half of the delay or more can explain most of it: the op first, since its whole
-       time is taken from the same processors, then the copies, then the kernels about the decoder.
+       time is taken from the same processors, then the decoder if it is no faster than the step,
+       then the copies, then the kernels about the decoder.
        Where none can, as on a CPU that has too few cores for all of them, it is the step itself.
     """
     if parts.launch_s is not None and parts.launch_s >= LAUNCH_BOUND * parts.step_s:
@@ -44,7 +45,7 @@ def limit(parts: Parts) -> Limit:
     if parts.step_s >= ENOUGH * parts.live_s:
         return "step"
     op_s, copy_s = parts.op_s or 0.0, parts.copy_s or 0.0
-    if parts.loader_s and parts.loader_s >= min(parts.step_s, ENOUGH * parts.live_s):
+    if parts.loader_s is not None and parts.loader_s >= ENOUGH * parts.live_s:
         decoder_s = (parts.decoder_s or parts.loader_s) - copy_s
         longest: list[tuple[float, Limit]] = [
             (decoder_s, "decoder"),
@@ -55,6 +56,8 @@ def limit(parts: Parts) -> Limit:
     delay_s = parts.live_s - parts.step_s
     if op_s >= delay_s / 2:
         return "op"
+    if parts.decoder_s is not None and parts.decoder_s >= parts.step_s:
+        return "decoder"
     if copy_s >= delay_s / 2:
         return "copy"
     return "step" if (parts.decoder_s or delay_s) < delay_s / 2 else "decoder"

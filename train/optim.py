@@ -91,16 +91,18 @@ class AdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """As torch's. A parameter without gradient neither moves nor decays."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
         if self._clip:
             parameters = [p for group in self.param_groups for p in group["params"]]
             clip_each([p.grad for p in parameters if p.grad is not None], self._clip)
         if self._decaying:
             moving: list[Tensor] = [p for p in self._decaying if self._gradient(p) is not None]
             torch._foreach_mul_(moving, self._shrink)
-        if not self._has_kernel:
-            return super().step(closure)
-        self._update()
-        return None
+        if self._has_kernel:
+            self._update()
+        else:
+            super().step()
+        return loss
 
     def _gradient(self, parameter: Tensor) -> Tensor | None:
         copy = self.copies.of(parameter) if self.copies else None

@@ -173,7 +173,10 @@ def train(
         str, typer.Option(help="bf16, fp32 or auto: where it helps.", rich_help_panel=MACHINE)
     ] = "auto",
     threads: Annotated[
-        int, typer.Option(help="Decoding threads, on a GPU 8 at most; 0: all cores.", rich_help_panel=MACHINE)
+        int,
+        typer.Option(
+            help="Decoding threads, on a GPU 8 at most; 0: all cores.", rich_help_panel=MACHINE
+        ),
     ] = 0,
     readers: Annotated[
         int | None,

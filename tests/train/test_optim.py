@@ -82,6 +82,24 @@ def test_each_gradient_is_clipped_by_itself_as_torch_clips_one() -> None:
     assert min(norms) < most < max(norms)
 
 
+def test_a_closure_gives_the_gradients_as_torchs_does() -> None:
+    ours, theirs = module(), module()
+    optimizer = adamw(ours, 0.1, final_weight_decay=0.1, clip=0.1)
+    optimizer.prepare(0.1, 0.0)
+
+    def closure() -> float:
+        backward(ours)
+        return 1.5
+
+    assert optimizer.step(closure) == 1.5
+    reference = adamw(theirs, 0.1, final_weight_decay=0.1, clip=0.1)
+    reference.prepare(0.1, 0.0)
+    backward(theirs)
+    assert reference.step() is None
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_gradients_are_clipped_before_the_update() -> None:
     ours, theirs = module(), module()
     optimizer = adamw(ours, 0.0, clip=0.5)
