@@ -87,10 +87,16 @@ def without_devkit(root: Path, made: Path) -> None:
     link(root / VAL.name, VAL)
 
 
+def unpack_devkit(folder: Path) -> None:
+    with tarfile.open(DEVKIT) as tar:
+        # Python 3.11.3 and older have no filters.
+        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        tar.extractall(folder)
+
+
 def with_devkit_folder(root: Path, made: Path) -> None:
     without_devkit(root, made)
-    with tarfile.open(DEVKIT) as tar:
-        tar.extractall(root, filter="data")
+    unpack_devkit(root)
 
 
 def class_tars(root: Path, made: Path) -> None:

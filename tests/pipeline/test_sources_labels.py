@@ -20,6 +20,7 @@ from accelssl.pipeline.sources.ilsvrc2012 import (
 )
 from accelssl.pipeline.sources.image_name import parse_name, with_appended
 from accelssl.pipeline.sources.open_source import open_source
+from tests.pipeline.test_sources_ilsvrc import unpack_devkit
 
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 FACTS = SHARED / "facts"
@@ -117,8 +118,7 @@ def test_the_shipped_data_agrees_with_the_facts() -> None:
 def test_the_real_devkit_agrees_with_the_shipped_labels(tmp_path: Path, form: str) -> None:
     devkit = DEVKIT
     if form.startswith("folder"):
-        with tarfile.open(DEVKIT) as tar:
-            tar.extractall(tmp_path, filter="data")
+        unpack_devkit(tmp_path)
         devkit = tmp_path / "ILSVRC2012_devkit_t12" if form == "folder" else tmp_path
     elif form == "tar":
         devkit = tmp_path / "ILSVRC2012_devkit_t12.tar"
