@@ -65,7 +65,8 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(
-    scope="module", params=["simclr", "moco", pytest.param("dino", marks=pytest.mark.slow)]
+    scope="module",
+    params=["simclr", *(pytest.param(algo, marks=pytest.mark.slow) for algo in ("moco", "dino"))],
 )
 def whole(
     request: pytest.FixtureRequest, shard_dir: Path, tmp_path_factory: pytest.TempPathFactory
