@@ -36,8 +36,8 @@ def limit(parts: Parts) -> Limit:
        decoder (whose time alone includes the copy).
     4. Else the loader keeps up and yet delays the step, by sharing the device with it. A part that
        alone takes half of the delay or more can explain most of it: the op first, since its whole
-       time is taken from the same processors, then the decoder if it is no faster than the step,
-       then the copies, then the kernels about the decoder.
+       time is taken from the same processors, then the decoder if it is no faster than the step
+       and does not mostly copy, then the copies, then the kernels about the decoder.
        Where none can, as on a CPU that has too few cores for all of them, it is the step itself.
     """
     if parts.launch_s is not None and parts.launch_s >= LAUNCH_BOUND * parts.step_s:
@@ -56,7 +56,7 @@ def limit(parts: Parts) -> Limit:
     delay_s = parts.live_s - parts.step_s
     if op_s >= delay_s / 2:
         return "op"
-    if parts.decoder_s is not None and parts.decoder_s >= parts.step_s:
+    if (parts.decoder_s or 0.0) >= max(parts.step_s, 2 * copy_s):
         return "decoder"
     if copy_s >= delay_s / 2:
         return "copy"

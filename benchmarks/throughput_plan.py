@@ -30,7 +30,7 @@ FEW_CASES = (UNCOMPRESSED, Compression(30, 0.5))
 class Plan:
     """Every model with every compression, in batches of `batch` pairs.
 
-    threads: that decode, as in training, and as many workers of torchvision's loader. only: the one
+    threads: that decode, as many as in training, and workers of torchvision's loader. only: the one
     part to measure, None for all. set_batches: of the set that is made where none is named.
     """
 

@@ -32,8 +32,8 @@ MOST_GPU_THREADS = 8
 """More decode no faster beside a GPU's engines, and hold up those that launch work."""
 MANY_THREADS = 12
 MANY_THREADS_HW_LOAD = 0.85
-"""Where there are as many, one image in seven is done before the engines have the others; where
-there are 8, not."""
+"""Where a run may use as many, one image in seven is done before the engines have the others, by
+the 8 that decode; where it has 8 for everything, not."""
 
 
 @dataclass(frozen=True)

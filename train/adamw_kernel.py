@@ -142,10 +142,14 @@ def update(
         "VECTOR": vector,
         "BLOCK": BLOCK,
     }
-    decays = [number for beta in betas for number in (beta, 1 - beta, math.log(beta))]
+    decays = [number for beta in betas for number in (beta, 1 - beta, _log(beta))]
     with torch.cuda.device(device if device.type == "cuda" else -1):
         told = table.to(device, non_blocking=True)
         adamw_update[(blocks,)](told, rate, *decays, eps, **constants, num_warps=WARPS)
+
+
+def _log(beta: float) -> float:
+    return math.log(beta) if beta else -math.inf
 
 
 def _fill(moved: Sequence[Moved], table: Tensor) -> tuple[int, int]:
@@ -174,8 +178,12 @@ def _check(moved: Moved, alike: Sequence[torch.dtype | None]) -> None:
     tensors = [*state, moved.gradient] + ([] if copy is None else [copy])
     are_floats = all(tensor.dtype == torch.float32 for tensor in (*state, moved.steps))
     dtypes = [moved.gradient.dtype, None if copy is None else copy.dtype]
-    if not are_floats or dtypes != alike or any(t.shape != size for t in tensors):
-        found = ", ".join(f"{t.dtype} {tuple(t.shape)}" for t in (*tensors, moved.steps))
-        raise ValueError(f"to be updated is {found}: need one shape, and dtypes as Moved says.")
+    are_alike = all(t.shape == size and t.device == moved.steps.device for t in tensors)
+    if not are_floats or dtypes != alike or not are_alike:
+        each = (*tensors, moved.steps)
+        found = ", ".join(f"{t.dtype} {tuple(t.shape)} on {t.device}" for t in each)
+        raise ValueError(
+            f"to be updated is {found}: need one shape and device, and dtypes as Moved says."
+        )
     if not all(tensor.is_contiguous() for tensor in tensors):
         raise ValueError(f"a tensor of {tuple(size)} to be updated is not contiguous.")

@@ -45,14 +45,17 @@ class Bf16Copies:
 
     def refresh(self) -> None:
         """Copy anew, if anything but the optimiser's kernel has written to a weight: a checkpoint
-        that was loaded, say."""
+        that was loaded, say. What is written in place to `weight.data`, which torch does not count,
+        is not seen."""
         if (seen := self._seen()) == self._versions:
             return
         self._versions = seen
         with torch.no_grad():
             for name, weight in self._weights.items():
                 self._copies[name].copy_(weight)
+                self._copies[name].requires_grad_(weight.requires_grad)
 
-    def _seen(self) -> list[int]:
+    def _seen(self) -> list[tuple[int, int, bool]]:
         """Torch counts what it writes itself; a kernel launched beside it, or in a graph, not."""
-        return [weight._version for weight in self._weights.values()]
+        weights = self._weights.values()
+        return [(each._version, each.data_ptr(), each.requires_grad) for each in weights]

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SWITCH = "ACCELSSL_FAST_ADAMW"
 """Set to 0 to have torch's update, and weights cast before each product."""
+
+_DTYPES = 3  # gradients in bfloat16 or float32 of weights with copies; those of others
 
 
 def learning_rate(progress: float, peak: float, warmup: float) -> float:
@@ -58,6 +60,7 @@ class AdamW(torch.optim.AdamW):
         if device.type == "cuda":
             rate = torch.zeros((), device=device)
             super().__init__(groups, lr=rate, fused=True, capturable=True)
+            self.register_load_state_dict_pre_hook(_on_gpu)
             self.register_load_state_dict_post_hook(partial(_share_rate, rate))
         else:
             super().__init__(groups, lr=0.0)
@@ -106,23 +109,28 @@ class AdamW(torch.optim.AdamW):
 
     def _gradient(self, parameter: Tensor) -> Tensor | None:
         copy = self.copies.of(parameter) if self.copies else None
-        return parameter.grad if copy is None else copy.grad
+        return parameter.grad if copy is None or copy.grad is None else copy.grad
 
     def _update(self) -> None:
         from accelssl.train.adamw_kernel import update
 
-        moved = [m for group in self.param_groups for m in self._moved(group)]
-        if not moved:
+        # What a launch has in common: numbers, and dtypes.
+        launches: dict[Hashable, list[Moved]] = {}
+        for group in self.param_groups:
+            for moved in self._moved(group):
+                dtypes = moved.gradient.dtype, moved.copy is None
+                key = tuple(group["betas"]), group["eps"], dtypes
+                launches.setdefault(key, []).append(moved)
+        if not launches:
             return
-        group = self.param_groups[0]
+        rate = self.param_groups[0]["lr"]
         table = self._new_table() if self._table is None else self._table
         self._table = None
         if torch.cuda.is_current_stream_capturing():
             self._captured.append(table)
-        torch._foreach_add_([m.steps for m in moved], 1)
-        for has_copy, part in zip((True, False), table, strict=True):
-            those = [m for m in moved if (m.copy is not None) is has_copy]
-            update(those, group["lr"], group["betas"], group["eps"], part)
+        torch._foreach_add_([m.steps for those in launches.values() for m in those], 1)
+        for ((betas, eps, _), those), part in zip(launches.items(), table, strict=False):
+            update(those, rate, betas, eps, part)
 
     def _moved(self, group: dict[str, Any]) -> "list[Moved]":
         from accelssl.train.adamw_kernel import Moved
@@ -134,7 +142,7 @@ class AdamW(torch.optim.AdamW):
                 continue
             state = self.state[parameter]
             if not state:  # under the names, and with the values, that torch's own has
-                state["step"] = torch.zeros((), device=parameter.device)
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
             copy = self.copies.of(parameter) if self.copies else None
@@ -144,12 +152,12 @@ class AdamW(torch.optim.AdamW):
         return moved
 
     def _new_table(self) -> Tensor:
-        """For the weights that have copies, and for the others: the kernel reads it in its own
-        time, in a graph at each replay."""
+        """For all launches there may be: the kernel reads it in its own time, in a graph at each
+        replay."""
         from accelssl.train.adamw_kernel import new_table
 
         count = sum(len(group["params"]) for group in self.param_groups)
-        return new_table(2, count, pin_memory=True)
+        return new_table(_DTYPES * len(self.param_groups), count, pin_memory=True)
 
 
 def _has_kernel(groups: Sequence[dict[str, Any]]) -> bool:
@@ -157,6 +165,12 @@ def _has_kernel(groups: Sequence[dict[str, Any]]) -> bool:
     parameters = [p for group in groups for p in group["params"]]
     fits = all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
     return fits and find_spec("triton") is not None and os.environ.get(SWITCH) != "0"
+
+
+def _on_gpu(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """A state, also one from a CPU, that torch loads where the parameters are, steps too."""
+    groups = [group | {"fused": True, "capturable": True} for group in state["param_groups"]]
+    return state | {"param_groups": groups}
 
 
 def _share_rate(rate: Tensor, optimizer: torch.optim.Optimizer) -> None:

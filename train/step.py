@@ -53,9 +53,10 @@ class Step:
     of a shape runs as it is, and warms up what must not happen while a graph is captured. The
     parameters, and hence checkpoints, are the same either way.
 
-    `replica` is what runs in the objective's place on several ranks. A graph runs on a stream of
-    its own before any of lower priority, such as the loader's. It keeps the memory of a whole step,
-    so there is only one: of the shape, and the objective's phase, that came last.
+    `replica` is what runs in the objective's place on several ranks. On one, in bf16 on a GPU,
+    linear layers take copies of their weights (bf16_copies.py). A graph runs on a stream of its own
+    before any of lower priority, such as the loader's. It keeps the memory of a whole step, so
+    there is only one: of the shape, and the objective's phase, that came last.
     """
 
     def __init__(
@@ -74,8 +75,9 @@ class Step:
         self._seed, self._steps = seed, steps
         self.noted = _cloned(objective.noted)
         self._bf16 = precision == "bf16"
-        if self._bf16 and not replica and objective.is_one_pass and optimizer.takes_copies:
-            self._module = optimizer.copies = Bf16Copies(objective)
+        is_alone = replica is None or replica is objective
+        if self._bf16 and is_alone and objective.is_one_pass and optimizer.takes_copies:
+            self._module = optimizer.copies = optimizer.copies or Bf16Copies(objective)
         self._device = next(objective.parameters()).device
         on_gpu = self._device.type == "cuda"
         self._captured: _Captured | None = None

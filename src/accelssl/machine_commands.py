@@ -47,7 +47,9 @@ def bench_throughput(
         str | None, typer.Option(help="Shard set to read [one of bundled photographs, made anew].")
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Pairs a step [512; 16 on a CPU].")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads that decode [a core each].")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads that decode, on a GPU 8 at most [a core each].")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps a window, at least.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU.")] = "auto",
     implementation: Annotated[

@@ -51,7 +51,9 @@ def plan(
         int | None,
         typer.Option(help="dino: small crops of an image [paper 6, official 10; with --small 2]."),
     ] = None,
-    threads: Annotated[int, typer.Option(help="Decoding threads; 0: all cores.")] = 0,
+    threads: Annotated[
+        int, typer.Option(help="Decoding threads, on a GPU 8 at most; 0: all cores.")
+    ] = 0,
     precision: Annotated[str, typer.Option(help="bf16, fp32 or auto: where it helps.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

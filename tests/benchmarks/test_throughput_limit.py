@@ -49,6 +49,7 @@ def test_a_decoder_slower_than_the_step_is_the_limit_though_sharing_makes_both_s
     parts = Parts(0.0161, 0.0201, 0.0013, 0.0185, 0.0169, 0.0022, 0.0005)
     assert limit(parts) == "decoder"
     assert limit(replace(parts, decoder_s=0.0160)) == "copy"
+    assert limit(replace(parts, copy_s=0.0085)) == "copy"
     assert limit(replace(parts, op_s=0.0021)) == "op"
 
 

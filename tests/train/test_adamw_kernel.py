@@ -163,6 +163,7 @@ def test_a_tensor_that_does_not_fit_is_refused() -> None:
         (Moved(w, torch.ones(5), w, w, steps, 0.0), r"torch.float32 \(5,\)"),
         (Moved(w, w, w.double(), w, steps, 0.0), "torch.float64"),
         (Moved(w, w, w, w, steps, 0.0, torch.ones(3)), r"\(3,\)"),
+        (Moved(w, w, w, w, torch.ones((), device="meta"), 0.0), "on meta"),
     ):
         with pytest.raises(ValueError, match=said):
             update([wrong], torch.ones(()), BETAS, EPS, table)

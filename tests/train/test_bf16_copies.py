@@ -4,11 +4,13 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
 from accelssl.train.bf16_copies import Bf16Copies
-from accelssl.train.optim import SWITCH, adamw
+from accelssl.train.distributed import replicate
+from accelssl.train.optim import SWITCH, AdamW, adamw
 from accelssl.train.step import Step
 from tests.train.test_step import batch, dino, moco, objective
 
@@ -77,6 +79,35 @@ def test_only_a_method_that_uses_each_weight_once_has_copies() -> None:
     """MoCo's average is made of the weights themselves, and DINO's views pass one by one."""
     assert objective("cpu").is_one_pass
     assert not moco("cpu").is_one_pass and not dino("cpu").is_one_pass
+
+
+def test_a_weight_that_was_replaced_or_frozen_is_followed() -> None:
+    model = objective("cpu")
+    copies = Bf16Copies(model)
+    weight = model.get_parameter("encoder.vit.blocks.3.mlp.fc1.weight")
+    stands_in = copies.of(weight)
+    assert stands_in is not None
+    weight.data = weight.detach() * 2
+    weight.requires_grad_(False)
+    copies.refresh()
+    assert torch.equal(stands_in, weight.bfloat16()) and not stands_in.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("precision", "replica", "has_copies"),
+    [("bf16", "itself", True), ("bf16", "other", False), ("fp32", "itself", False)],
+)
+def test_the_step_of_a_run_has_copies_on_one_rank(
+    precision: str, replica: str, has_copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AdamW, "takes_copies", True)
+    model = objective("cpu")
+    optimizer = adamw(model, 0.1)
+    # What Session has of it, and of several ranks.
+    stands_in = replicate(model, torch.device("cpu")) if replica == "itself" else nn.Identity()
+    for _ in range(2):
+        Step(model, optimizer, precision, replica=stands_in)
+    assert (optimizer.copies is not None) == has_copies
 
 
 @gpu

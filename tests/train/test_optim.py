@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from accelssl.train.optim import AdamW, adamw, clip_each, weight_decay_at
+from accelssl.train.optim import AdamW, _on_gpu, adamw, clip_each, weight_decay_at
 
 
 def module(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -177,3 +177,55 @@ def test_its_state_is_torchs() -> None:
             its.step()
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_a_state_from_a_cpu_goes_on_on_a_gpu() -> None:
+    start, gone_on = module(torch.float32), module(torch.float32).cuda()
+    on_cpu, on_gpu = adamw(start, 0.1), adamw(gone_on, 0.1)
+    for its in range(4):
+        if its == 2:
+            gone_on.load_state_dict(start.state_dict())
+            on_gpu.load_state_dict(copy.deepcopy(on_cpu.state_dict()))
+        rows = torch.randn(6, 5, generator=torch.Generator().manual_seed(its))
+        for trained, optimizer in ((start, on_cpu), (gone_on, on_gpu)):
+            trained.zero_grad()
+            (trained(rows.to(next(trained.parameters()).device)) ** 2).sum().backward()
+            optimizer.prepare(0.01, 0.0)
+            optimizer.step()
+    for a, b in zip(start.parameters(), gone_on.parameters(), strict=True):
+        torch.testing.assert_close(a, b.cpu(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_state_is_loaded_as_that_of_a_gpu() -> None:
+    """What the hook says is what puts steps where the parameters are."""
+    optimizer = adamw(module(), 0.1)
+    state = _on_gpu(optimizer, optimizer.state_dict())
+    assert all(group["fused"] and group["capturable"] for group in state["param_groups"])
+    assert not any(group["fused"] for group in optimizer.param_groups)
+
+
+@pytest.mark.gpu
+def test_each_group_has_numbers_of_its_own() -> None:
+    torch.manual_seed(0)
+    values = [torch.randn(40, device="cuda") for _ in range(3)]
+    betas, eps = [(0.9, 0.999), (0.5, 0.9), (0.0, 0.99)], [1e-8, 1e-3, 1e-8]
+
+    def groups() -> list[dict[str, Any]]:
+        return [
+            {"params": [nn.Parameter(v.clone())], "betas": b, "eps": e}
+            for v, b, e in zip(values, betas, eps, strict=True)
+        ]
+
+    ours = AdamW(groups(), torch.device("cuda"))
+    theirs = torch.optim.AdamW(groups(), lr=0.01)
+    for step in range(4):
+        ours.prepare(0.01, 0.0)
+        for a, b in zip(ours.param_groups, theirs.param_groups, strict=True):
+            generator = torch.Generator("cuda").manual_seed(step)
+            gradient = torch.randn(40, device="cuda", generator=generator)
+            a["params"][0].grad, b["params"][0].grad = gradient, gradient.clone()
+        ours.step()
+        theirs.step()
+    for a, b in zip(ours.param_groups, theirs.param_groups, strict=True):
+        torch.testing.assert_close(a["params"][0], b["params"][0], rtol=1e-5, atol=1e-6)
