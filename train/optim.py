@@ -115,7 +115,7 @@ class AdamW(torch.optim.AdamW):
         from accelssl.train.adamw_kernel import update
 
         # What a launch has in common: numbers, and dtypes.
-        launches: dict[Hashable, list[Moved]] = {}
+        launches: dict[tuple[Any, float, Hashable], list[Moved]] = {}
         for group in self.param_groups:
             for moved in self._moved(group):
                 dtypes = moved.gradient.dtype, moved.copy is None
