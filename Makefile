@@ -39,6 +39,7 @@ help:
 demo: $(FOR_DEMO)
 	@echo "== accelssl demo"
 	@$(BIN)/accelssl demo $(ARGS)
+	@echo "For the commands of README.md in this shell: . $(BIN)/activate"
 
 # Tests train on the CPU: see accelssl.cli for the wait policy.
 export OMP_WAIT_POLICY ?= passive

@@ -31,15 +31,21 @@ def export_encoder(run: Path, file: Path, *, replaces: bool = False) -> str:
     if file.exists() and not replaces:
         raise UserError(f"{file} exists already.", "Add --force to replace it, or name another.")
     backbone = of_run(run)
-    line = loading_line(backbone.name, file)
+    line = loading_line(backbone, file)
     tensors = {name: value.contiguous() for name, value in backbone.model.state_dict().items()}
     _write(file, save(tensors, _metadata(run, backbone) | {"load": line}))
     return line
 
 
-def loading_line(model: str, file: Path) -> str:
-    """What loads an exported file in Python, after `import timm`."""
-    return f'timm.create_model("{model}", checkpoint_path="{file}", num_classes=0)'
+def loading_line(backbone: Backbone, file: Path) -> str:
+    """What loads an exported file in Python, after `import timm`: with the colours that it takes,
+    which are not those that timm has for every model, so that timm's transforms are right."""
+    colours = backbone.pictures
+    taken = f"dict(mean={tuple(colours.mean)}, std={tuple(colours.std)})"
+    return (
+        f'timm.create_model("{backbone.name}", checkpoint_path="{file}", num_classes=0, '
+        f"pretrained_cfg_overlay={taken})"
+    )
 
 
 def _metadata(run: Path, backbone: Backbone) -> dict[str, str]:
