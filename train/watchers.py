@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.train.budget import format_units
 from accelssl.train.config import TrainConfig
+from accelssl.train.formats import duration
 from accelssl.train.gradients.decision import decision_of
 from accelssl.train.log import Watcher
 
@@ -147,7 +148,7 @@ def _plain(line: dict[str, Any], shown: dict[str, str], total: float) -> str:
     left_s = max(0.0, total - line["spent"]) / max(line["units_per_s"], 1e-9)
     return (
         f"{line['progress']:4.0%} of {format_units(total)} units  {shown['stage']}  "
-        f"loss {shown['loss']}  {shown['rates']}  {left_s / 60:.1f} min left"
+        f"loss {shown['loss']}  {shown['rates']}  {duration(left_s)} left"
     )
 
 

@@ -233,3 +233,19 @@ def test_a_terminal_nobody_reads_falls_silent(monkeypatch: pytest.MonkeyPatch) -
         for step in range(3):
             terminal.print(f"step {step}")
     assert terminal.quiet
+
+
+@pytest.mark.parametrize(
+    ("units_per_s", "said"), [(20.0, "50 s left"), (0.01, "1 d 4 h left"), (1e-3, "11 d 14 h left")]
+)
+def test_where_there_is_no_terminal_a_line_says_how_long_it_will_take(
+    units_per_s: float,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("accelssl.train.watchers.PLAIN_LINE_S", 0.0)
+    seen = {"kind": "step", "loss": 2.0, "images_per_s": 8.0, "units_per_s": units_per_s}
+    with progress_bar(1004.0, Console(stderr=True, width=200)) as watch:
+        watch(line(1) | seen)
+    assert said in capsys.readouterr().err
