@@ -43,8 +43,8 @@ class AdamW(torch.optim.AdamW):
     progress, and gradients clipped.
 
     Made by `adamw`, which says more. What changes between steps lies in tensors on a GPU, since a
-    captured graph of the step cannot take another number. There the update is one launch, and
-    weights may have `copies`, whose gradients are then theirs; the state is torch's.
+    captured graph of the step cannot take another number. There the update is one launch,
+    or two where weights have `copies`, whose gradients are then theirs; the state is torch's.
     """
 
     copies: Bf16Copies | None = None
@@ -82,7 +82,7 @@ class AdamW(torch.optim.AdamW):
             self._shrink.fill_(1 - rate * weight_decay_at(progress, *self._decay))
         if self.copies:
             self.copies.refresh()
-        if self._has_kernel:
+        if self._has_kernel and self._table is None:  # a step that is replayed takes none
             self._table = self._new_table()  # not while a graph is captured
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -107,8 +107,11 @@ class AdamW(torch.optim.AdamW):
             super().step()
         return loss
 
+    def _copy(self, parameter: Tensor) -> Tensor | None:
+        return self.copies.of(parameter) if self.copies else None
+
     def _gradient(self, parameter: Tensor) -> Tensor | None:
-        copy = self.copies.of(parameter) if self.copies else None
+        copy = self._copy(parameter)
         return parameter.grad if copy is None or copy.grad is None else copy.grad
 
     def _update(self) -> None:
@@ -145,10 +148,9 @@ class AdamW(torch.optim.AdamW):
                 state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
-            copy = self.copies.of(parameter) if self.copies else None
             moments = state["exp_avg"], state["exp_avg_sq"], state["step"]
-            decay = group["weight_decay"]
-            moved.append(Moved(parameter, gradient.contiguous(), *moments, decay, copy))
+            its = *moments, group["weight_decay"], self._copy(parameter)
+            moved.append(Moved(parameter, gradient.contiguous(), *its))
         return moved
 
     def _new_table(self) -> Tensor:

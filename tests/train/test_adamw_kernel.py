@@ -1,6 +1,7 @@
 """AdamW in one launch against torch's own; without a GPU the kernel in Triton's interpreter."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,10 @@ def updated(request: pytest.FixtureRequest) -> Iterator[Run]:
     if request.param == "gpu":
 
         def on_gpu(moved: Sequence[Moved]) -> list[Moved]:
-            those = [Moved._make(map(_on_gpu, each)) for each in moved]
+            those = [Moved._make(map(partial(_to, "cuda"), each)) for each in moved]
             table = new_table(1, len(those), pin_memory=True)[0]
             update(those, torch.tensor(RATE, device="cuda"), BETAS, EPS, table)
-            return [Moved._make(map(_on_cpu, each)) for each in those]
+            return [Moved._make(map(partial(_to, "cpu"), each)) for each in those]
 
         yield on_gpu
         return
@@ -49,19 +50,12 @@ def updated(request: pytest.FixtureRequest) -> Iterator[Run]:
         yield interpreted
 
 
-def _on_gpu(x: object) -> object:
+def _to(device: str, x: object) -> object:
     """What it is a part of goes with it, and so does where it begins."""
     if not isinstance(x, Tensor):
         return x
     whole = x if x._base is None else x._base
-    return whole.cuda().as_strided(x.shape, x.stride(), x.storage_offset())
-
-
-def _on_cpu(x: object) -> object:
-    if not isinstance(x, Tensor):
-        return x
-    whole = x if x._base is None else x._base
-    return whole.cpu().as_strided(x.shape, x.stride(), x.storage_offset())
+    return whole.to(device).as_strided(x.shape, x.stride(), x.storage_offset())
 
 
 def drawn(shape: Sequence[int], seed: int, scale: float = 1.0) -> Tensor:
