@@ -25,7 +25,8 @@ def interruption() -> Iterator[Interruption]:
     """Catches SIGTERM and SIGINT inside the block (main thread only).
 
     Another one, ONE_S or more after the first, ends the process at once, whatever it is waiting
-    for: storage that hangs, or ranks that do not answer.
+    for: storage that hangs, or ranks that do not answer. Processes started inside hear neither:
+    Ctrl-C, and Slurm's SIGTERM, are sent to them too, and a compiler's end would be the step's.
     """
     caught = Interruption()
 
@@ -33,10 +34,12 @@ def interruption() -> Iterator[Interruption]:
         caught.signal = caught.signal or number
 
     before = {n: signal.signal(n, note) for n in SIGNALS}
-    with _ended_by_another():
+    with _ended_by_another():  # its thread is there before, and hears them
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             yield caught
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
             for number, handler in before.items():
                 signal.signal(number, handler)
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -23,6 +24,19 @@ with interrupt.interruption() as interrupted:
     mutex, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
     libc.pthread_mutex_lock(mutex)
     libc.pthread_mutex_lock(mutex)  # for ever, and no handler of Python's runs
+"""
+
+STARTING = """
+import os, subprocess, sys
+from accelssl.train.interrupt import interruption
+
+with interruption() as interrupted:
+    compiler = "import time; print('ready', flush=True); time.sleep(1)"
+    started = subprocess.Popen([sys.executable, "-c", compiler], stdout=subprocess.PIPE)
+    started.stdout.readline()
+    os.killpg(0, {number})
+    assert started.wait() == 0
+    assert interrupted.signal == {number}
 """
 
 
@@ -51,12 +65,28 @@ def test_the_first_signal_is_noted_and_everything_is_as_before_afterwards() -> N
     with interruption() as interrupted:
         assert interrupted.signal == 0
         os.kill(os.getpid(), signal.SIGTERM)
+        wait_for(lambda: interrupted.signal)
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
         assert interrupted.signal == signal.SIGTERM
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert signal.set_wakeup_fd(-1) == -1
-    for _ in range(100):
-        if threading.active_count() <= threads:
-            break
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}
+    wait_for(lambda: threading.active_count() <= threads)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_a_step_has_started_outlives_a_signal_to_the_whole_group(
+    number: signal.Signals,
+) -> None:
+    code = STARTING.format(number=int(number))
+    process = subprocess.run([sys.executable, "-c", code], start_new_session=True, timeout=60)
+    assert process.returncode == 0
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    for _ in range(200):
+        if condition():
+            return
         time.sleep(0.05)
-    assert threading.active_count() <= threads
+    raise AssertionError("It did not happen within ten seconds.")
