@@ -31,6 +31,7 @@ class Objective(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self._noted_names: list[str] = []
+        self._spread_of = spread_of
         self._notes("spread", 1.0)
 
     @property
@@ -52,6 +53,10 @@ class Objective(nn.Module, ABC):
         """Whether forward takes each trained linear layer's weight for one product, and for nothing
         else: rounded before that, it then gives the same."""
         return False
+
+    def compile_head(self) -> None:
+        """Compile what follows the encoders: many small kernels else. On one rank."""
+        self._spread_of = torch.compile(spread_of, dynamic=False)
 
     def set_progress(self, progress: float) -> None:
         """Prepare the next steps, at `progress` (0 to 1) of the budget, on the current stream."""
@@ -83,7 +88,7 @@ class Objective(nn.Module, ABC):
         self.get_buffer(name).copy_(scalar)
 
     def _note_spread(self, features_ND: Tensor) -> None:
-        self._note("spread", spread_of(features_ND.detach()))
+        self._note("spread", self._spread_of(features_ND.detach()))
 
 
 def spread_of(features_ND: Tensor) -> Tensor:

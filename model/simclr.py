@@ -6,7 +6,7 @@ E projected width.
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from accelssl.model.gather import gather, rank
 from accelssl.model.heads import ProjectionHead, normalised
@@ -59,6 +59,7 @@ class SimCLR(Objective):
         self.encoder = Encoder(model, freeze_patch_embed)
         self.head = ProjectionHead(self.encoder.width, head_hidden, head_out)
         self.temperature = temperature
+        self._loss_of = _loss_of
 
     @property
     def evaluated(self) -> Encoder:
@@ -71,12 +72,15 @@ class SimCLR(Objective):
     def is_one_pass(self) -> bool:
         return True
 
+    def compile_head(self) -> None:
+        super().compile_head()
+        self._loss_of = torch.compile(_loss_of, dynamic=False)
+
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
         """The loss of this rank's pairs. Both views have the same p and the same keep."""
         features_2ND = self._features(query, key)
         self._note_spread(features_2ND)
-        z_q_NE, z_k_NE = self.head(features_2ND).chunk(2)
-        return nt_xent(z_q_NE, z_k_NE, self.temperature, *self.bank)
+        return self._loss_of(self.head, features_2ND, self.temperature, *self.bank)
 
     def negatives(self, *views: Tokens) -> tuple[Tensor, ...]:
         return (normalised(self.head(self._features(*views))),)
@@ -86,3 +90,8 @@ class SimCLR(Objective):
         keep_idx_2NL = torch.cat([query.keep_idx_NL, key.keep_idx_NL])
         features_2ND: Tensor = self.encoder(values_2NLV, keep_idx_2NL, query.p, query.grid)
         return features_2ND
+
+
+def _loss_of(head: nn.Module, features_2ND: Tensor, temperature: float, *bank: Tensor) -> Tensor:
+    z_q_NE, z_k_NE = head(features_2ND).chunk(2)
+    return nt_xent(z_q_NE, z_k_NE, temperature, *bank)

@@ -89,9 +89,12 @@ class Step:
             torch._dynamo.config.recompile_limit = _MOST_SHAPES
             for encoder in objective.encoders():
                 encoder.compile_blocks()
-            for module in objective.modules():
-                if isinstance(module, GlobalBatchNorm1d) and world_size() > 1:
-                    module.compile_parts()
+            if world_size() == 1:
+                objective.compile_head()
+            else:
+                for module in objective.modules():
+                    if isinstance(module, GlobalBatchNorm1d):
+                        module.compile_parts()
             self._stream = training_stream(self._device)
 
     @property

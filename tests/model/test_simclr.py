@@ -1,12 +1,19 @@
+import copy
 import math
+from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.testing import assert_close
 
 from accelssl.model.heads import ProjectionHead
 from accelssl.model.simclr import SimCLR, nt_xent
+from accelssl.train.bf16_copies import Bf16Copies
+from tests import small_vit
 
 TINY = "vit_tiny_patch16_224"
 
@@ -82,3 +89,66 @@ def test_both_views_train_the_encoder() -> None:
         if p.requires_grad and p is not objective.encoder.vit.norm.bias
     )
     assert loss.item() == pytest.approx(objective(key, query).item(), rel=1e-4)
+
+
+def test_with_its_head_compiled_it_is_two_programs_more_and_computes_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counted))
+    torch._dynamo.reset()
+    plain = SimCLR(small_vit.NAME, head_hidden=32, head_out=16)
+    compiled = copy.deepcopy(plain)
+    compiled.compile_head()
+    for _ in range(2):
+        assert_close(*(trained_once(each, each) for each in (compiled, plain)))
+    assert counted.frame_count == 2
+    assert_close(compiled.state_dict(), plain.state_dict())
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=pytest.mark.slow),  # for its compiler
+        pytest.param("cuda", marks=pytest.mark.gpu),
+    ],
+)
+def test_with_its_head_compiled_bf16s_errors_are_as_large_as_without(device: str) -> None:
+    """The head's gradients beside float64's, of weights that have copies, as in a run."""
+    torch._dynamo.reset()
+    plain = SimCLR(small_vit.NAME, head_hidden=64, head_out=16).to(device)
+    compiled, exact = copy.deepcopy(plain), copy.deepcopy(plain).double()
+    compiled.compile_head()
+    with torch.no_grad():
+        for objective in (plain, compiled):
+            for weight in (p for p in objective.parameters() if p.ndim > 1):
+                weight.copy_(weight.bfloat16())
+        exact.load_state_dict(plain.state_dict())
+    trained_once(exact, exact)
+    errors = []
+    for objective in (compiled, plain):
+        copies = Bf16Copies(objective)
+        trained_once(objective, copies)
+        error = 0.0
+        for ours, true in zip(objective.head.layers, exact.head.layers, strict=True):
+            if isinstance(ours, nn.Linear) and isinstance(true, nn.Linear):
+                copied, gradient = copies.of(ours.weight), true.weight.grad
+                assert copied is not None and copied.grad is not None and gradient is not None
+                error += float((copied.grad - gradient).square().sum())
+        errors.append(error**0.5)
+    assert 0 < errors[0] < 1.5 * errors[1]
+
+
+def trained_once(objective: SimCLR, module: Callable[..., Tensor]) -> dict[str, Tensor]:
+    """The loss, the spread and all gradients of a batch that `module`, the objective or its copies,
+    has seen; in the objective's precision, under autocast with copies."""
+    weight = next(objective.parameters())
+    values = torch.randn(2, 32, 4, 768, generator=torch.Generator().manual_seed(0)).to(weight)
+    kept = torch.arange(4, device=weight.device).expand(32, -1)
+    pair = [SimpleNamespace(values_NLV=v, keep_idx_NL=kept, p=48, grid=5) for v in values]
+    with torch.autocast(weight.device.type, torch.bfloat16, enabled=module is not objective):
+        loss = module(*pair)
+    loss.backward()  # type: ignore[no-untyped-call]
+    named = objective.named_parameters()
+    gradients = {name: p.grad.clone() for name, p in named if p.grad is not None}
+    return {"loss": loss.detach(), "spread": objective.spread.clone()} | gradients
