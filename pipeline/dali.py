@@ -20,6 +20,7 @@ from torch import Tensor
 from accelssl.errors import UserError
 from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import Encoded, EncodedBatches
+from accelssl.pipeline.loans import Loans
 from accelssl.pipeline.shards import Split
 
 try:
@@ -177,11 +178,13 @@ class _Stream:
             for parts in _dealt(self._source, decoders)
         ]
         self._made: dict[int, tuple[int, list[Any]]] = {}
+        self._loans = Loans()
         self._failure: Exception | None = None
 
     def close(self) -> None:
         """Give back the decoders, and close `batches`."""
         self._handed_out = None
+        self._loans.close()
         self._pipelines.clear()  # they are freed by the collector: they know themselves
         self._made.clear()
         self._source.close()
@@ -192,17 +195,21 @@ class _Stream:
     def _run(self) -> tuple[Encoded, list[Any]]:
         """A batch, and the outputs of each graph for its part. StopIteration at the end.
 
+        On a GPU the outputs are there until the next call, in the order of torch's current stream.
         Numbers tell whose outputs they are: an interrupt, which Python raises as soon as DALI
         has answered, costs what was just handed over, and with it that batch.
         """
+        self._loans.take_back()
         if not self._in_flight:
             self._made[0] = self._outputs_of(0)
         while not self._is_made(self._in_flight[0]):
             self._in_flight.popleft()
         # Bytes stay for a batch longer than DALI says that it needs them.
         self._handed_out = self._in_flight.popleft()
-        made = [self._made.pop(place) for place in range(len(self._handed_out.parts))]
-        return self._handed_out.encoded, [outputs for _, outputs in made]
+        made = [self._made.pop(place)[1] for place in range(len(self._handed_out.parts))]
+        if self.device.type == "cuda":
+            self._loans.lend(made, torch.cuda.current_stream(self.device))
+        return self._handed_out.encoded, made
 
     def _is_made(self, batch: _InFlight) -> bool:
         for place in range(len(batch.parts)):
@@ -219,7 +226,7 @@ class _Stream:
         if self._failure:
             raise self._failure
         try:
-            # On a GPU the outputs are ready, and later freed, in the order of torch's stream.
+            # On a GPU the outputs are ready in the order of torch's stream.
             on_gpu = self.device.type == "cuda"
             stream = torch.cuda.current_stream(self.device) if on_gpu else None
             numbers, *outputs = self._pipelines[place].run(stream)
@@ -253,7 +260,8 @@ class _Stream:
 
 class DecoderStream(_Stream):
     """Iterates (batch, images): DALI's TensorLists, one of each decoder and one behind the other,
-    of the N decoded images on `device`, uint8 HWC RGB.
+    of the N decoded images on `device`, uint8 HWC RGB. On a GPU they are there until the next call,
+    for what is launched before on the stream that was current in this one.
 
     split names a broken image in errors; batch is the largest N. Ends when `batches` ends.
     """
@@ -289,4 +297,6 @@ class CropStream(_Stream):
 
     def __next__(self) -> tuple[Encoded, tuple[Tensor, ...]]:
         encoded, (outputs,) = self._run()
-        return encoded, tuple(torch.utils.dlpack.from_dlpack(out.as_tensor()) for out in outputs)
+        crops = (torch.utils.dlpack.from_dlpack(out.as_tensor()) for out in outputs)
+        # A GPU's are only lent.
+        return encoded, tuple(each.clone() if each.is_cuda else each for each in crops)

@@ -71,8 +71,9 @@ class Images:
         """Images that DALI's decoders made: TensorListGPUs (or TensorListCPUs) in layout HWC, one
         behind the other.
 
-        They may be used in the order of the stream that DALI's pipelines were run with. Raises
-        ValueError, naming the image, when one has not three channels.
+        They are ready in the order of the stream that DALI's pipelines were run with; on a GPU
+        `owner` does not keep them from being overwritten (loans.py does). Raises ValueError, naming
+        the image, when one has not three channels.
         """
         shapes = [np.array(images.shape(), dtype=np.int64) for images in lists]
         _check_channels(shapes)

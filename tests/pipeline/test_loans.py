@@ -1,0 +1,139 @@
+"""Outputs of DALI on a GPU: nothing else gets their memory before they have been read."""
+
+import gc
+import itertools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from accelssl.pipeline import views
+from accelssl.pipeline.crop_stream import KernelCrops
+from accelssl.pipeline.dali import CropStream, DecoderStream
+from accelssl.pipeline.decoding import Decoding
+from accelssl.pipeline.draws import Draws
+from accelssl.pipeline.feed import EncodedBatches
+from accelssl.pipeline.loans import Loans
+from accelssl.pipeline.order import Position, plans
+from accelssl.pipeline.shards import ShardSet, Split
+
+BATCHES, SIZES = 12, (96, 96)
+QUARTER_SECOND = 500_000_000  # in a GPU's cycles, at 2 GHz
+
+
+class Clock:
+    """Stands for a stream: what was launched is done at `now`; waiting turns it forward."""
+
+    def __init__(self) -> None:
+        self.now = self.launched = 0
+        self.waits: list[int] = []
+
+    def record_event(self) -> "Event":
+        return Event(self, self.launched)
+
+    def query(self) -> bool:
+        return self.record_event().query()
+
+    def synchronize(self) -> None:
+        self.record_event().synchronize()
+
+
+class Event:
+    def __init__(self, clock: Clock, at: int) -> None:
+        self._clock, self._at = clock, at
+
+    def query(self) -> bool:
+        return self._clock.now >= self._at
+
+    def synchronize(self) -> None:
+        if not self.query():
+            self._clock.waits.append(self._at)
+            self._clock.now = self._at
+
+
+class Outputs:
+    pass
+
+
+def lent(loans: Loans, clock: Clock) -> Callable[[], object]:
+    """Something new is handed out and a kernel that reads it launched; the lender forgets it."""
+    outputs = Outputs()
+    loans.lend(outputs, clock)
+    clock.launched += 1
+    return weakref.ref(outputs)
+
+
+def test_what_was_lent_stays_until_the_gpu_is_done_with_it() -> None:
+    loans, clock = Loans(), Clock()
+    first = lent(loans, clock)
+    clock.now = 1
+    assert first()  # done with what is launched; more may come
+    loans.take_back()
+    assert first() is None
+    second = lent(loans, clock)
+    loans.take_back()
+    assert second() and not clock.waits
+    clock.now = 2
+    loans.take_back()
+    assert second() is None and not clock.waits
+
+
+def test_it_waits_rather_than_keep_more_than_one_beside_the_last() -> None:
+    loans, clock = Loans(), Clock()
+    each = []
+    for number in range(4):
+        loans.take_back()
+        each.append(lent(loans, clock))
+        assert [bool(outputs()) for outputs in each[-3:]] == [False, True, True][-len(each) :]
+        assert clock.waits == list(range(1, number))
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_closed_or_dropped_it_waits_for_all(is_closed: bool) -> None:
+    loans, clock = Loans(), Clock()
+    outputs = lent(loans, clock)
+    clock.launched = 3
+    if is_closed:
+        loans.close()
+    else:
+        del loans
+        gc.collect()
+    assert outputs() is None and clock.now == 3
+
+
+def kernels(split: Split, batches: EncodedBatches, device: torch.device) -> KernelCrops:
+    decoding = Decoding(prefetch=1, hw_load=0, decoders=2)
+    return KernelCrops(DecoderStream(split, batches, 8, device, decoding), SIZES)
+
+
+def dalis(split: Split, batches: EncodedBatches, device: torch.device) -> CropStream:
+    return CropStream(split, batches, SIZES, 8, device, Decoding(prefetch=1, hw_load=0))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", [kernels, dalis])
+def test_crops_are_right_however_late_the_gpu_makes_them(
+    shard_set: ShardSet, way: Callable[..., Any]
+) -> None:
+    """Each is launched behind a kernel that does nothing for long, while DALI goes on decoding."""
+    split, gpu = shard_set.split("train"), torch.device("cuda")
+
+    def crops(cycles: int) -> Iterator[Tensor]:
+        planned = plans(len(split), 8, 0, 0, 1, Position())
+        drawn = Draws((views.simclr(96)[0],) * 2, 0)
+        stream = way(split, EncodedBatches(split, planned, drawn, threads=2), gpu)
+        for _, made in itertools.islice(stream, BATCHES):
+            yield torch.stack(made)
+            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+        stream.close()
+
+    prompt = [batch.cpu() for batch in crops(0)]
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        late = list(crops(QUARTER_SECOND))
+    torch.cuda.synchronize()
+    for ours, expected in zip(late, prompt, strict=True):
+        assert np.array_equal(ours.cpu().numpy(), expected.numpy())
