@@ -64,9 +64,10 @@ def rows(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[list[str]]:
 
 
 def drift_notes(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[str]:
-    """A sentence for each stage whose units cost NOTABLE more or less time than the reference's."""
+    """A sentence for each stage whose units cost NOTABLE more or less time than the reference's;
+    where operations do not say why, another."""
     against, base = reference(stages, plain)
-    notes = []
+    notes, is_unexplained = [], False
     for stage in stages:
         here = price(stage)
         if base is None or here is None:
@@ -80,6 +81,13 @@ def drift_notes(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[str]:
         notes.append(
             f"Units and seconds drift apart: a unit of {compression(stage.p, stage.drop)} took "
             f"{ratio.unit_s:.2f} times the time of a unit of {against}{operations}."
+        )
+        by_operations = ratio.unit_flops if math.isfinite(ratio.unit_flops) else 1.0
+        is_unexplained |= ratio.unit_s > (1 + NOTABLE) * by_operations
+    if is_unexplained:
+        notes.append(
+            "Units do not count what an image costs however few its tokens: decoding, crops, the "
+            "head. accelssl bench-throughput tells which of them limits this machine."
         )
     return notes
 
