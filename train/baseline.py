@@ -43,6 +43,8 @@ def measure_baseline(session: Session, run: Path) -> None:
         images_per_s = _rate(session, loader)
     except torch.OutOfMemoryError:
         return
+    finally:
+        loader.close()
     line = {
         "kind": "baseline",
         "images_per_s": images_per_s,

@@ -115,7 +115,10 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
             "speed-up in the report; accelssl train --no-baseline leaves that out.",
             soft_wrap=True,
         )
-        measure_baseline(session, out)
+        try:
+            measure_baseline(session, out)
+        except KeyboardInterrupt:
+            console.print("Interrupted: the report is without that speed-up. The run is complete.")
     for said in closing_lines(read_history(out)):
         console.print(said, soft_wrap=True)
     console.print(f"report: {_write_what_a_run_leaves(session.config, out)}")

@@ -92,6 +92,24 @@ def test_before_uncompressed_steps_are_timed_it_is_said_and_else_it_is_not(
     assert all(f"{announced}; accelssl train --no-baseline" in each for each in said_before)
 
 
+def test_a_run_whose_uncompressed_steps_are_interrupted_is_complete_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    shard_dir: Path,
+    tmp_path: Path,
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("accelssl.train.baseline._rate", interrupted)
+    run = tmp_path / "run"
+    code, said = accelssl(
+        capsys, "train", TINY, "--data", shard_dir, "--out", run, "--budget 5 --patch 48"
+    )
+    assert code == 0 and "Interrupted: the report is without that speed-up" in said
+    assert said.endswith(f"next: accelssl evaluate {run}") and (run / "report.html").exists()
+
+
 @pytest.mark.parametrize(
     ("content", "is_noted"),
     [
