@@ -1,7 +1,7 @@
 """A configuration trained in a folder, with progress bar, log and report."""
 
 import json
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import torch
@@ -95,7 +95,8 @@ def _note_restart(session: Session, restart: Restart, out: Path) -> None:
 
 def _train(session: Session, out: Path, baseline: bool) -> int:
     if not session.ranks.is_main:
-        return train(session, out)
+        with closing(session.loader):
+            return train(session, out)
     if not (out / PICTURES).exists() and not session.config.auto:
         save_pictures(session, out)
     console = Terminal()
@@ -104,7 +105,8 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
     with progress_bar(session.config.budget, console, chooses=bool(session.config.auto)) as bar:
         watchers = [bar, last, CollapseNotice(session.config, console)]
         watchers += [w for w in (tensorboard(out),) if w]
-        stopped_by = train(session, out, watchers)
+        with closing(session.loader):
+            stopped_by = train(session, out, watchers)
     if session.decisions:  # only now it is known what there is to see
         save_pictures(session, out)
     console.print(outcome(session, last))

@@ -1,5 +1,6 @@
 """Pictures of what the network sees, for the report: crops, and what each stage keeps."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ def save_pictures(session: Session, run: Path) -> None:
     """
     options = loader_options(session.config, session.device)
     options = replace(options, batch=min(PICTURES, session.config.batch))
-    loader = Loader(session.shards.split("train"), run_views(session.config), options)
-    stages = session.schedule.stages
-    crops, kept = loader.pictures([session.config.compressions(stage) for stage in stages])
+    split, stages = session.shards.split("train"), session.schedule.stages
+    with closing(Loader(split, run_views(session.config), options)) as loader:
+        crops, kept = loader.pictures([session.config.compressions(stage) for stage in stages])
     sides = np.array([stage.compression.p for stage in stages])
     arrays: dict[str, Any] = {"crops": crops, "p": sides}
     arrays |= {f"keep_{k}": _stacked(views) for k, views in enumerate(kept)}
