@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,16 @@ def test_help_imports_nothing_heavy() -> None:
 
 COMMANDS = [command.name for command in cli.app.registered_commands if command.name]
 COMMANDS += [c.callback.__name__ for c in cli.app.registered_commands if not c.name and c.callback]
+
+
+def test_the_help_says_what_each_command_is_for_in_a_whole_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(capsys, "--help")
+    commands = " ".join(out.partition("Commands:")[2].split())
+    assert code == 0 and "..." not in commands
+    for before, after in pairwise([*COMMANDS, "A first run"]):
+        assert re.search(rf"{before} .*\. {after} ", commands), before
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -17,8 +17,10 @@ from accelssl import (
     train_commands,
 )
 from accelssl.errors import UserError
+from accelssl.grouped_help import WholeSentences
 
 app = typer.Typer(
+    cls=WholeSentences,
     help="Self-supervised pretraining of Vision Transformers at a quarter of the cost.",
     epilog="A first run on real photographs, nothing to download: accelssl demo",
     no_args_is_help=True,

@@ -1,8 +1,9 @@
-"""Help for commands with many options: under headings, which typer has with rich alone."""
+"""Help in plain text: options under headings, which typer has with rich alone, commands in whole
+sentences."""
 
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 TRAINING = "Training"
 ONE_METHOD = "Of some methods alone"
@@ -24,3 +25,18 @@ class GroupedHelp(TyperCommand):
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+class WholeSentences(TyperGroup):
+    """What a command is for takes as many lines as it takes; elsewhere it is cut after one."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(limit=1000))
+                    for name, command in commands.items()
+                    if command is not None and not command.hidden
+                ]
+            )
