@@ -8,6 +8,8 @@ from accelssl.train.formats import duration
 from accelssl.train.gradients.affordable import affordable
 from accelssl.train.session import Session
 
+USUAL_EPOCHS, MANY_EPOCHS = 1000, 5000
+
 
 class LastStep:
     """Remembers the last loss; as text, what there is to say of it."""
@@ -51,7 +53,12 @@ def _purchase(session: Session, images: int) -> str:
     )
     parts = [f"{counted(n, 'step')} of {s.compression}" for n, s in zip(steps, stages, strict=True)]
     seen = config.batch * sum(steps)
-    return f"buy {', then '.join(parts)}: {seen:,} images, {seen / images:,.1f} epochs"
+    epochs = seen / images
+    bought = f"buy {', then '.join(parts)}: {seen:,} images, {epochs:,.1f} epochs"
+    if epochs <= MANY_EPOCHS:
+        return bought
+    enough = format_units(config.budget * USUAL_EPOCHS / epochs)
+    return f"{bought}. Published runs have {USUAL_EPOCHS:,} at most: --budget {enough}"
 
 
 def outcome(session: Session, last: LastStep) -> str:

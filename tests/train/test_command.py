@@ -2,16 +2,21 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from accelssl import cli
 from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.budget import Budget, steps_bought
+from accelssl.pipeline.shards import ShardSet
+from accelssl.train.budget import Budget, parse_units, steps_bought
 from accelssl.train.config import TrainConfig
 from accelssl.train.lock import exclusive
-from accelssl.train.schedule import Schedule, Stage
+from accelssl.train.outline import outline
+from accelssl.train.schedule import Schedule, Stage, constant
 from tests.train.run_log import lines
 
 TINY = "--model vit_tiny_patch16_224 --batch 8 --head-hidden 16 --threads 1 --device cpu"
@@ -90,6 +95,22 @@ def test_before_uncompressed_steps_are_timed_it_is_said_and_else_it_is_not(
     assert code == 0 and announced not in said
     assert len(said_before) == is_timed
     assert all(f"{announced}; accelssl train --no-baseline" in each for each in said_before)
+
+
+def test_a_budget_of_absurdly_many_epochs_is_told_of_with_one_that_is_not(
+    shard_set: ShardSet,
+) -> None:
+    run = TrainConfig(
+        "simclr", "vit_tiny_patch16_224", "shards", 1e6, constant(Compression(48, 0.5)), batch=8
+    )
+    session: Any = SimpleNamespace(config=run, shards=shard_set, step=0)
+    assert "epochs. Published runs have 1,000 at most: --budget " in outline(session)
+    budget = parse_units(outline(session).rpartition(" ")[2])
+    session.config = replace(run, budget=budget)
+    said = outline(session)
+    assert "Published" not in said
+    epochs = float(said.replace(",", "").split()[-2])
+    assert epochs == pytest.approx(1000, rel=0.02)
 
 
 def test_a_run_whose_uncompressed_steps_are_interrupted_is_complete_all_the_same(
