@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -21,8 +21,9 @@ class Interruption:
 
 
 @contextmanager
-def interruption() -> Iterator[Interruption]:
-    """Catches SIGTERM and SIGINT inside the block (main thread only).
+def interruption(heard: Callable[[], None] = lambda: None) -> Iterator[Interruption]:
+    """Catches SIGTERM and SIGINT inside the block (main thread only). At the first one `heard` is
+    called at once, on a thread of its own.
 
     Another one, ONE_S or more after the first, ends the process at once, whatever it is waiting
     for: storage that hangs, or ranks that do not answer. Processes started inside hear neither:
@@ -34,7 +35,7 @@ def interruption() -> Iterator[Interruption]:
         caught.signal = caught.signal or number
 
     before = {n: signal.signal(n, note) for n in SIGNALS}
-    with _ended_by_another():  # its thread is there before, and hears them
+    with _ended_by_another(heard):  # its thread is there before, and hears them
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             yield caught
@@ -45,12 +46,12 @@ def interruption() -> Iterator[Interruption]:
 
 
 @contextmanager
-def _ended_by_another() -> Iterator[None]:
+def _ended_by_another(heard: Callable[[], None]) -> Iterator[None]:
     """A thread that hears of signals even while the main one is in a call that never returns."""
     hearing, told = os.pipe()
     os.set_blocking(told, False)
     before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    threading.Thread(target=_listen, args=(hearing,), daemon=True).start()
+    threading.Thread(target=_listen, args=(hearing, heard), daemon=True).start()
     try:
         yield
     finally:
@@ -58,7 +59,7 @@ def _ended_by_another() -> Iterator[None]:
         os.close(told)
 
 
-def _listen(hearing: int) -> None:
+def _listen(hearing: int, heard: Callable[[], None]) -> None:
     first_at: float | None = None
     with open(hearing, "rb", buffering=0) as numbers:
         while number := numbers.read(1):
@@ -67,6 +68,7 @@ def _listen(hearing: int) -> None:
             now = time.monotonic()
             if first_at is None:
                 first_at = now
+                heard()
             elif now - first_at >= ONE_S:
                 # What else there is to end, threads and locks of others, may be what hangs.
                 os._exit(128 + number[0])

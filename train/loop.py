@@ -1,7 +1,7 @@
 """The training loop: a step costs what its tokens cost, until the budget is spent."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -24,8 +24,13 @@ from accelssl.train.step import Step
 CHECKPOINT_S = 300.0
 
 
-def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
-    """Train until the budget is spent, or a signal asks to stop.
+def train(
+    session: Session,
+    run: Path,
+    watchers: Sequence[Watcher] = (),
+    heard: Callable[[], None] = lambda: None,
+) -> int:
+    """Train until the budget is spent, or a signal asks to stop, of which `heard` is told at once.
 
     Rank 0 writes RUN/log.jsonl and RUN/checkpoint.pt (every five minutes, where one is to be kept,
     and at the end). All ranks stop after the same step and return the signal that stopped them, 0
@@ -38,7 +43,7 @@ def train(session: Session, run: Path, watchers: Sequence[Watcher] = ()) -> int:
     step, guard = step_of(session), LoaderGuard(config.batch)
     flops_at = cache(partial(image_flops, ModelShape.of(session.objective), config))
     log = Log(run, list(watchers)) if ranks.is_main else SilentLog(run)
-    with log, interruption() as interrupted:
+    with log, interruption(heard) as interrupted:
         log.start_clock(session.elapsed_s, session.images, budget.spent)
         if session.step:
             changed = {"changed_versions": session.changed_versions}

@@ -29,6 +29,7 @@ from accelssl.train.whole_file import write_whole
 
 BATCH = "batch.json"
 """In the run: what --batch auto has found."""
+STOPPING = "Stopping after this step, with a checkpoint. Again, seconds later, ends it at once."
 
 
 def run_training(
@@ -106,7 +107,7 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
         watchers = [bar, last, CollapseNotice(session.config, console)]
         watchers += [w for w in (tensorboard(out),) if w]
         with closing(session.loader):
-            stopped_by = train(session, out, watchers)
+            stopped_by = train(session, out, watchers, lambda: console.print(STOPPING))
     if session.decisions:  # only now it is known what there is to see
         save_pictures(session, out)
     console.print(outcome(session, last))

@@ -2,11 +2,18 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Batch
 from accelssl.train.session import Session
+
+
+def terminate() -> None:
+    """A SIGTERM to this process. Another thread than this one hears it."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)
 
 
 def stop_before_step(session: Session, number: int) -> None:
@@ -19,7 +26,7 @@ def stop_before_step(session: Session, number: int) -> None:
         nonlocal calls
         calls += 1
         if calls == number - 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            terminate()
         return original(compressions, then)
 
     session.loader.next = next_and_stop  # type: ignore[method-assign]

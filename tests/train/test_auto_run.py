@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from accelssl.train.schedule import constant, read_schedule
 from accelssl.train.session import resume, start
 from tests.train.any_run import CPU, config_on
 from tests.train.run_log import lines, losses
-from tests.train.stopping import stop_before_step
+from tests.train.stopping import stop_before_step, terminate
 
 AT = (0.0, 0.4, 0.7)
 TAKEN = {0.0: Compression(24, 0.0), 0.4: UNCOMPRESSED, 0.7: Compression(24, 0.0)}
@@ -186,7 +185,7 @@ def test_a_signal_ends_an_estimate_which_is_made_anew_when_the_run_goes_on(
         nonlocal calls
         calls += 1
         if calls == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
+            terminate()
         return sums_of(*arguments)
 
     monkeypatch.setattr(in_run, "sums_of", signalled)

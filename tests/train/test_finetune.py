@@ -28,6 +28,7 @@ from accelssl.train.evaluate.finetune_step import Trainee, train_step
 from accelssl.train.evaluate.result_settings import changes
 from accelssl.train.evaluate.tables import score_table
 from tests.train.damage import flip_a_bit
+from tests.train.stopping import terminate
 
 CPU = torch.device("cpu")
 TRAIN_STEP = "accelssl.train.evaluate.finetune.train_step"
@@ -62,7 +63,7 @@ def stopped_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def arrange(number: int) -> None:
         def step_and_stop(made: Any, step: int, pieces: Any) -> Tensor:
             if step == number:
-                os.kill(os.getpid(), signal.SIGTERM)
+                terminate()
             return train_step(made, step, pieces)
 
         monkeypatch.setattr(TRAIN_STEP, step_and_stop)

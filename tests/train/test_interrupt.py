@@ -62,13 +62,14 @@ def test_a_process_that_hangs_is_ended_by_a_later_signal_and_not_by_an_echo(
 def test_the_first_signal_is_noted_and_everything_is_as_before_afterwards() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     threads = threading.active_count()
-    with interruption() as interrupted:
-        assert interrupted.signal == 0
+    told: list[str] = []
+    with interruption(lambda: told.append("once")) as interrupted:
+        assert interrupted.signal == 0 and not told
         os.kill(os.getpid(), signal.SIGTERM)
         wait_for(lambda: interrupted.signal)
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
-        assert interrupted.signal == signal.SIGTERM
+        assert interrupted.signal == signal.SIGTERM and told == ["once"]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert signal.set_wakeup_fd(-1) == -1
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}

@@ -33,6 +33,7 @@ from accelssl.train.seen import save_pictures
 from accelssl.train.session import Session, resume, start
 from tests import small_vit
 from tests.train.run_log import lines, losses
+from tests.train.stopping import terminate
 
 CPU = torch.device("cpu")
 STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.0))))
@@ -82,7 +83,7 @@ def train_steps(session: Session, run: Path, count: int) -> None:
         nonlocal calls
         calls += 1
         if calls == count:
-            os.kill(os.getpid(), signal.SIGTERM)
+            terminate()
         return original(*compressions)
 
     session.loader.next = next_and_stop  # type: ignore[method-assign, assignment]
