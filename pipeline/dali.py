@@ -208,7 +208,8 @@ class _Stream:
         self._handed_out = self._in_flight.popleft()
         made = [self._made.pop(place)[1] for place in range(len(self._handed_out.parts))]
         if self.device.type == "cuda":
-            self._loans.lend(made, torch.cuda.current_stream(self.device))
+            stream = torch.cuda.current_stream(self.device)
+            self._loans.lend((made, self._handed_out), stream)  # also the bytes they are made of
         return self._handed_out.encoded, made
 
     def _is_made(self, batch: _InFlight) -> bool:

@@ -2,6 +2,7 @@
 compressed."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -35,14 +36,15 @@ def evaluation_batches(
     stream = crop_stream(
         split, encoded, sizes, options.batch, options.device, options.decoding, is_cubic
     )
-    while batch := next(stream, None):
-        encoded_batch, (crops,) = batch
-        samples = len(encoded_batch.labels_N)
-        grid = UNCOMPRESSED.grid(EVALUATION_SIZE)
-        params = torch.from_numpy(augmentation.identity(samples)).to(options.device)
-        keep_idx = torch.arange(grid**2, device=options.device).repeat(samples, 1)
-        values = op.augment_patchify(crops, params, keep_idx, UNCOMPRESSED.p, options.dtype)
-        yield Tokens(values, keep_idx, UNCOMPRESSED.p, grid), encoded_batch.labels_N
+    with closing(stream):
+        while batch := next(stream, None):
+            encoded_batch, (crops,) = batch
+            samples = len(encoded_batch.labels_N)
+            grid = UNCOMPRESSED.grid(EVALUATION_SIZE)
+            params = torch.from_numpy(augmentation.identity(samples)).to(options.device)
+            keep_idx = torch.arange(grid**2, device=options.device).repeat(samples, 1)
+            values = op.augment_patchify(crops, params, keep_idx, UNCOMPRESSED.p, options.dtype)
+            yield Tokens(values, keep_idx, UNCOMPRESSED.p, grid), encoded_batch.labels_N
 
 
 def _middle(_: Plan, sizes_N2: NDArray[np.int64]) -> Drawn:

@@ -38,11 +38,15 @@ class Loans:
         if self._loans:
             self._loans[-1].end()
         while len(self._loans) > 1 or (self._loans and self._loans[0].is_done):
+            self._loans[0].wait()
             self._loans.popleft()
 
     def close(self) -> None:
         """Give all back; waits for the GPU."""
-        self._loans.clear()
+        while self._loans:
+            with suppress(RuntimeError):  # of a GPU that has failed
+                self._loans[0].wait()
+            self._loans.popleft()
 
 
 class _Loan:
@@ -57,6 +61,9 @@ class _Loan:
     def is_done(self) -> bool:
         return self._last.query()
 
+    def wait(self) -> None:
+        self._last.synchronize()
+
     def __del__(self) -> None:
-        with suppress(RuntimeError):  # a GPU that has failed
-            self._last.synchronize()
+        with suppress(RuntimeError):
+            self.wait()

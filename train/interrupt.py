@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -26,9 +27,11 @@ def interruption(heard: Callable[[], None] = lambda: None) -> Iterator[Interrupt
     called at once, on a thread of its own.
 
     Another one, ONE_S or more after the first, ends the process at once, whatever it is waiting
-    for: storage that hangs, or ranks that do not answer. Processes started inside hear neither:
-    Ctrl-C, and Slurm's SIGTERM, are sent to them too, and a compiler's end would be the step's.
+    for: storage that hangs, or ranks that do not answer. Processes started inside hear neither
+    (`kill` them, do not `terminate`): Ctrl-C, and Slurm's SIGTERM, are sent to them too, and a
+    compiler's end would be the step's.
     """
+    resource_tracker.ensure_running()  # started by what shares memory, it would unblock both
     caught = Interruption()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -61,6 +64,7 @@ def _ended_by_another(heard: Callable[[], None]) -> Iterator[None]:
 
 def _listen(hearing: int, heard: Callable[[], None]) -> None:
     first_at: float | None = None
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # whoever started this may block them
     with open(hearing, "rb", buffering=0) as numbers:
         while number := numbers.read(1):
             if number[0] not in SIGNALS:

@@ -92,6 +92,26 @@ def test_it_waits_rather_than_keep_more_than_one_beside_the_last() -> None:
         assert clock.waits == list(range(1, number))
 
 
+@pytest.mark.parametrize("ends", [Loans.close, Loans.take_back])
+def test_an_interrupt_while_it_waits_is_raised_and_gives_nothing_away(
+    monkeypatch: pytest.MonkeyPatch, ends: Callable[[Loans], None]
+) -> None:
+    loans, clock = Loans(), Clock()
+    first = lent(loans, clock)
+    loans.take_back()
+    lent(loans, clock)
+
+    def interrupted(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Event, "synchronize", interrupted)
+        ends(loans)
+    assert first() and clock.now == 0
+    ends(loans)
+    assert first() is None and clock.waits[0] == 1
+
+
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_closed_or_dropped_it_waits_for_all(is_closed: bool) -> None:
     loans, clock = Loans(), Clock()

@@ -27,16 +27,34 @@ with interrupt.interruption() as interrupted:
 """
 
 STARTING = """
-import os, subprocess, sys
+import multiprocessing, os, subprocess, sys
 from accelssl.train.interrupt import interruption
 
 with interruption() as interrupted:
+    multiprocessing.get_context("spawn").Queue()  # as a DataLoader does
     compiler = "import time; print('ready', flush=True); time.sleep(1)"
     started = subprocess.Popen([sys.executable, "-c", compiler], stdout=subprocess.PIPE)
     started.stdout.readline()
     os.killpg(0, {number})
     assert started.wait() == 0
     assert interrupted.signal == {number}
+"""
+
+DEAF = """
+import os, signal, time
+from multiprocessing import resource_tracker
+
+resource_tracker.ensure_running()
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+from accelssl.train.interrupt import interruption
+
+with interruption() as interrupted:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(100):
+        if interrupted.signal == signal.SIGINT:
+            os._exit(0)
+        time.sleep(0.05)
+    os._exit(1)
 """
 
 
@@ -81,8 +99,11 @@ def test_what_a_step_has_started_outlives_a_signal_to_the_whole_group(
     number: signal.Signals,
 ) -> None:
     code = STARTING.format(number=int(number))
-    process = subprocess.run([sys.executable, "-c", code], start_new_session=True, timeout=60)
-    assert process.returncode == 0
+    subprocess.run([sys.executable, "-c", code], start_new_session=True, timeout=60, check=True)
+
+
+def test_it_hears_what_its_own_starter_had_blocked() -> None:
+    subprocess.run([sys.executable, "-c", DEAF], timeout=60, check=True)
 
 
 def wait_for(condition: Callable[[], object]) -> None:
