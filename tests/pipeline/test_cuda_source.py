@@ -30,8 +30,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "accelssl" / "kernels"
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("p", PATCH_SIDES)
+@pytest.mark.parametrize(
+    ("p", "architecture"),
+    [
+        *((p, "sm_90") for p in PATCH_SIDES),
+        *(
+            pytest.param(p, older_or_newer, marks=[] if p in (16, 48) else pytest.mark.slow)
+            for p in PATCH_SIDES
+            for older_or_newer in ("sm_80", "sm_100")
+        ),
+    ],
+)
 def test_it_compiles_to_machine_code_without_a_gpu(p: int, architecture: str, cache: Path) -> None:
     code = nvrtc.machine_code(p, "bfloat16", architecture)
     assert code.startswith(b"\x7fELF") and b"augment_patchify" in code and b"sum_gray" in code

@@ -111,7 +111,9 @@ def test_a_run_is_to_the_bit_the_one_that_is_given_what_it_has_decided(
 
 
 @pytest.mark.usefixtures("changes")
-@pytest.mark.parametrize("at", ["between", "before an estimate"])
+@pytest.mark.parametrize(
+    "at", ["between", pytest.param("before an estimate", marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_stopped_between_two_estimates_goes_on_to_identical_losses(
     whole: Path, tmp_path: Path, at: str
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_run_that_was_stopped_between_two_estimates_goes_on_to_identical_losse
         assert found | {"seconds": 0} == expected | {"seconds": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("changes")
 def test_what_a_killed_run_decided_after_its_checkpoint_is_decided_anew(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
