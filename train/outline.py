@@ -55,7 +55,7 @@ def _purchase(session: Session, images: int) -> str:
     seen = config.batch * sum(steps)
     epochs = seen / images
     bought = f"buy {', then '.join(parts)}: {seen:,} images, {epochs:,.1f} epochs"
-    if epochs <= MANY_EPOCHS:
+    if session.step or epochs <= MANY_EPOCHS:
         return bought
     enough = format_units(config.budget * USUAL_EPOCHS / epochs)
     return f"{bought}. Published runs have {USUAL_EPOCHS:,} at most: --budget {enough}"

@@ -29,7 +29,7 @@ from accelssl.train.whole_file import write_whole
 
 BATCH = "batch.json"
 """In the run: what --batch auto has found."""
-STOPPING = "Stopping after this step, with a checkpoint. Again, seconds later, ends it at once."
+STOPPING = "Stopping after this step, with a checkpoint; a second Ctrl-C ends it at once."
 
 
 def run_training(
