@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from accelssl.model.column_sums import column_sums, sum_columns
+
 # Of a row, a thread has as many values; these and the sizes are the fastest on an H200.
 FORWARD_VALUES, BACKWARD_VALUES = 32, 8
 FORWARD_SIZES = {"ROWS": 1, "STAGES": 3}
@@ -22,8 +24,6 @@ BACKWARD_SIZES = {"ROWS": 1, "STAGES": 3}
 # By their registers, that many warps run at once on a multiprocessor. The programs are as many:
 # more would wait for the others' end.
 FORWARD_WARPS, BACKWARD_WARPS = 24, 16
-SUM_SIZES = {"GROUPS": 128, "COLUMNS": 32, "STAGES": 3}
-SUM_WARPS = 8
 _PROGRAMS_INTERPRETED = 3
 
 
@@ -143,15 +143,7 @@ def add_norm_sums(
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A program adds up some columns of all groups."""
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    is_column = columns < width
-    total = tl.zeros((GROUPS, COLUMNS), tl.float32)
-    for first in tl.range(0, groups, GROUPS, num_stages=STAGES):
-        group = first + tl.arange(0, GROUPS)[:, None]
-        is_value = (group < groups) & is_column[None, :]
-        total += tl.load(parts_ptr + group * width + columns[None, :], mask=is_value, other=0.0)
-    tl.store(sums_ptr + columns, tl.sum(total, axis=0), mask=is_column)
+    sum_columns(parts_ptr, sums_ptr, groups, width, GROUPS, COLUMNS, STAGES)
 
 
 def forward(
@@ -198,7 +190,7 @@ def backward(
     warps = warps_of(width, BACKWARD_VALUES)
     programs = _programs(sum_NLD, BACKWARD_WARPS // warps)
     groups = min(programs, triton.cdiv(rows, BACKWARD_SIZES["ROWS"]))
-    parts_G3D, sums_3D = sum_NLD.new_empty((groups, 3, width)), sum_NLD.new_empty((3, width))
+    parts_GC = sum_NLD.new_empty((groups, 3 * width))
     with _device_of(sum_NLD):
         add_norm_backward[(groups,)](
             of_sum_NLD,
@@ -208,16 +200,14 @@ def backward(
             weight_D,
             of_x_NLD,
             of_branch_NLD,
-            parts_G3D,
+            parts_GC,
             rows,
             WIDTH=width,
             BLOCK=triton.next_power_of_2(width),
             **BACKWARD_SIZES,
             num_warps=warps,
         )
-        add_norm_sums[(triton.cdiv(3 * width, SUM_SIZES["COLUMNS"]),)](
-            parts_G3D, sums_3D, groups, 3 * width, **SUM_SIZES, num_warps=SUM_WARPS
-        )
+        sums_3D = column_sums(parts_GC, add_norm_sums).view(3, width)
     return of_x_NLD, of_branch_NLD, sums_3D
 
 

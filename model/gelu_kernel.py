@@ -21,6 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from accelssl.model.column_sums import column_sums, sum_columns
+
 WARPS = 4
 # A thread holds two vectors of 8 values, a warp's lanes lie side by side. A program of the backward
 # pass does so few rows that several times as many programs are there as run at once, and so many
@@ -102,6 +104,19 @@ def gelu_backward(
     tl.store(sums_ptr + columns, tl.sum(sums, axis=0), mask=is_column)
 
 
+@triton.jit
+def gelu_sums(
+    parts_ptr,
+    sums_ptr,
+    groups,
+    width,
+    GROUPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    sum_columns(parts_ptr, sums_ptr, groups, width, GROUPS, COLUMNS, STAGES)
+
+
 def forward(h_NLC: Tensor) -> Tensor:
     """a_NLC of contiguous h_NLC, on its device."""
     a_NLC = torch.empty_like(h_NLC)
@@ -122,10 +137,10 @@ def backward(grad_NLC: Tensor, h_NLC: Tensor) -> tuple[Tensor, Tensor]:
     sums_GC = h_NLC.new_empty((groups, width), dtype=torch.float32)
     tensors = grad_NLC, h_NLC, of_h_NLC, sums_GC
     programs = groups * triton.cdiv(width, BACKWARD_SIZES["COLUMNS"])
-    if programs:
-        with _device_of(h_NLC):
+    with _device_of(h_NLC):
+        if programs:
             gelu_backward[(programs,)](*tensors, rows, width, **BACKWARD_SIZES, num_warps=WARPS)
-    return of_h_NLC, sums_GC.sum(0)
+        return of_h_NLC, column_sums(sums_GC, gelu_sums)
 
 
 def _device_of(tensor: Tensor) -> torch.cuda.device:

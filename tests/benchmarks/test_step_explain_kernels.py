@@ -43,6 +43,7 @@ NAMES: dict[Part, tuple[str, ...]] = {
         "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(...)>",
         "gelu_forward",
         "gelu_backward",
+        "gelu_sums",
         "aten::gelu",
     ),
     "other": (

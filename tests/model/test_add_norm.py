@@ -17,7 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from accelssl.model import add_norm_kernel
+from accelssl.model import add_norm_kernel, column_sums
 from tests.model.interpreter import interpreting
 
 EPS = 1e-6
@@ -284,7 +284,7 @@ def test_it_compiles_to_moves_of_16_bytes(architecture: int, width: int) -> None
     launches = (
         (add_norm_kernel.add_norm_forward, forward, warps[0]),
         (add_norm_kernel.add_norm_backward, backward, warps[1]),
-        (add_norm_kernel.add_norm_sums, add_norm_kernel.SUM_SIZES, add_norm_kernel.SUM_WARPS),
+        (add_norm_kernel.add_norm_sums, column_sums.SIZES, column_sums.WARPS),
     )
     for function, constants, count in launches:
         ptx = compiled(function, constants, count, architecture)

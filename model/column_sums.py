@@ -1,0 +1,47 @@
+"""The last sum of a reduction over rows: the parts that each group of rows has left, in one launch.
+
+Shapes: G groups, C columns.
+"""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SIZES = {"GROUPS": 128, "COLUMNS": 32, "STAGES": 3}
+WARPS = 8
+
+
+@triton.jit
+def sum_columns(
+    parts_ptr,
+    sums_ptr,
+    groups,
+    width,
+    GROUPS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """A program adds up some columns of all groups."""
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    is_column = columns < width
+    total = tl.zeros((GROUPS, COLUMNS), tl.float32)
+    for first in tl.range(0, groups, GROUPS, num_stages=STAGES):
+        group = first + tl.arange(0, GROUPS)[:, None]
+        is_value = (group < groups) & is_column[None, :]
+        total += tl.load(parts_ptr + group * width + columns[None, :], mask=is_value, other=0.0)
+    tl.store(sums_ptr + columns, tl.sum(total, axis=0), mask=is_column)
+
+
+def column_sums(parts_GC: Tensor, kernel: Any = sum_columns) -> Tensor:
+    """sums_C, float32 as contiguous parts_GC, on the current device. kernel: sum_columns under a
+    name of the caller's own, by which a trace tells whose time it takes."""
+    groups, width = parts_GC.shape
+    sums_C = parts_GC.new_empty(width)
+    programs = triton.cdiv(width, SIZES["COLUMNS"])
+    if programs:
+        kernel[(programs,)](parts_GC, sums_C, groups, width, **SIZES, num_warps=WARPS)
+    return sums_C
