@@ -16,6 +16,7 @@ from accelssl.train.evaluate.block_features import probe_features, reset_last_no
 from accelssl.train.evaluate.linear import linear_scores
 from accelssl.train.evaluate.linear_presets import LinearSettings, linear_preset, parse_rates
 from accelssl.train.evaluate.result_settings import Result
+from accelssl.train.evaluate.results import NAME as EVALUATION
 from accelssl.train.evaluate.run import evaluate_neighbours
 from accelssl.train.evaluate.subject import Subject, open_subject
 from accelssl.train.evaluate.tables import score_table
@@ -82,9 +83,10 @@ def evaluate_command(
         result = _finetuned(subject, options, place, show=not as_json)
     if not result:
         return ""
+    table = score_table(result)
     if run is not None:
-        write_report(run)
-    return json.dumps(result) if as_json else score_table(result)
+        table += f"\nkept in {run / EVALUATION}, shown in {write_report(run)}"
+    return json.dumps(result) if as_json else table
 
 
 def evaluate_linear(subject: Subject, options: Options, show: bool = True) -> Result:
