@@ -5,6 +5,13 @@ from typing import Literal
 
 Limit = Literal["step", "launch", "decoder", "copy", "op"]
 ENOUGH, LAUNCH_BOUND = 0.97, 0.9
+MEANINGS: dict[Limit, str] = {
+    "step": "training itself: data adds next to nothing",
+    "launch": "the host, which launches kernels no faster than they run",
+    "decoder": "decoding: more threads, or smaller pictures (shard-imagenet --short-side)",
+    "copy": "moving files to the GPU: smaller pictures (shard-imagenet --short-side)",
+    "op": "augmenting crops and making tokens of them on this device",
+}
 
 
 @dataclass(frozen=True)

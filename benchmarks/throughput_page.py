@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from accelssl.benchmarks.kernel_page import card
+from accelssl.benchmarks.throughput_limit import MEANINGS
 from accelssl.benchmarks.throughput_result import ThroughputBench
 from accelssl.benchmarks.throughput_row import Row, SourceTime
 from accelssl.benchmarks.timing import Timing
@@ -41,9 +42,21 @@ def terminal_table(bench: ThroughputBench) -> str:
     for model, rows in _models(bench.rows):
         lines += ["", model, *_columns(*rate_table(bench, rows))]
         lines += ["", *_columns(*time_table(bench, rows))]
+    if bench.rows:
+        lines += ["", *_legend(bench)]
     goals = [f"{goal.what}: {goal.verdict}. {goal.measured}".rstrip() for goal in bench.goals()]
     ending = [*goals, *bench.notes, *bench.doubts(), f"measured in {bench.elapsed_s:.0f} s"]
     return "\n".join([*lines, "", *ending])
+
+
+def _legend(bench: ThroughputBench) -> list[str]:
+    """The columns whose names do not say it, and what was found to limit rows."""
+    found = dict.fromkeys(limit for row in bench.rows if (limit := bench.limit(row)))
+    return [
+        "tax: what data adds to a step. op: both views' tokens from crops. first: the first step, "
+        "with what is compiled for it.",
+        *(f"limit {limit}: {MEANINGS[limit]}." for limit in found),
+    ]
 
 
 def page(bench: ThroughputBench) -> str:

@@ -199,3 +199,21 @@ def test_a_full_disk_is_bad_luck_with_a_remedy_not_a_traceback(
     monkeypatch.setattr(cli, "app", full)
     code, _, err = run(capsys)
     assert code == 2 and "run/log.jsonl" in err and "--resume" in err
+
+
+@pytest.mark.parametrize("is_of_an_interrupt", [True, False])
+def test_an_import_that_ctrl_c_has_broken_is_an_interrupt_and_no_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_of_an_interrupt: bool
+) -> None:
+    def fails(*_: object) -> None:
+        try:
+            raise KeyboardInterrupt if is_of_an_interrupt else OSError("no such library")
+        except BaseException:
+            raise ImportError("initialization failed")  # noqa: B904
+
+    monkeypatch.setattr(cli, "app", fails)
+    if is_of_an_interrupt:
+        assert run(capsys, "doctor") == (130, "", "")
+    else:
+        with pytest.raises(ImportError, match="initialization failed"):
+            cli.main()

@@ -86,8 +86,9 @@ def drift_notes(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[str]:
         is_unexplained |= ratio.unit_s > (1 + NOTABLE) * by_operations
     if is_unexplained:
         notes.append(
-            "Units do not count what an image costs however few its tokens: decoding, crops, the "
-            "head. accelssl bench-throughput tells which of them limits this machine."
+            "Units do not count what an image costs however few its tokens: decoding, crops, "
+            "augmentation (the op), the head. accelssl bench-throughput tells what limits this "
+            "machine."
         )
     return notes
 

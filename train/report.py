@@ -40,9 +40,9 @@ from accelssl.train.summary import (
 
 HOW_TO_MEASURE = (
     "Realised speed-up: not measured. accelssl train times uncompressed steps once the budget is "
-    "spent, unless it is given --no-baseline or they do not fit the device's memory. Otherwise "
-    "train the same model and batch with --patch 16 --drop 0 for a few minutes on the same machine "
-    "and compare the images per second."
+    "spent, unless it is given --no-baseline, is interrupted, or they do not fit the device's "
+    "memory. Otherwise train the same model and batch with --patch 16 --drop 0 for a few minutes "
+    "on the same machine and compare the images per second."
 )
 NO_EVALUATION = (
     "No evaluation was logged during training; train with --eval-every 0.1 to have one every tenth "

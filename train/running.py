@@ -122,9 +122,13 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
             measure_baseline(session, out)
         except KeyboardInterrupt:
             console.print("Interrupted: the report is without that speed-up. The run is complete.")
-    for said in closing_lines(read_history(out)):
-        console.print(said, soft_wrap=True)
-    console.print(f"report: {_write_what_a_run_leaves(session.config, out)}")
+    try:
+        for said in closing_lines(read_history(out)):
+            console.print(said, soft_wrap=True)
+        console.print(f"report: {_write_what_a_run_leaves(session.config, out)}")
+    except KeyboardInterrupt:
+        console.print(f"Interrupted. The run is saved; accelssl report {out} writes its report.")
+        raise
     return stopped_by
 
 

@@ -58,8 +58,8 @@ def _summary(history: History) -> str:
     ]
     against = f" ({', '.join(others)})" if others else ""
     return (
-        f"{text}; for {percent(found['trained'])} of the validation pictures the nearest "
-        f"training picture in feature space is of the same class{against}."
+        f"{text}; {_judged(history)}for {percent(found['trained'])} of the validation pictures the "
+        f"nearest training picture in feature space is of the same class{against}."
     )
 
 
@@ -83,6 +83,8 @@ def _warnings(history: History) -> list[str]:
             f"Lines of log.jsonl that could not be read, and are left out: "
             f"{history.unreadable_lines:,}."
         )
+    if judged := _judged(history):
+        texts.append(f"Accuracies are those {judged}until accelssl evaluate judges the run anew.")
     return texts
 
 
@@ -100,11 +102,23 @@ def _accuracies(history: History, key: str) -> dict[str, float | None]:
     return found
 
 
+def _judged(history: History) -> str:
+    """To be put before accuracies: the step they are of, where the run has gone on since."""
+    steps, last = history.steps.step, history.evaluations[-1:]
+    at = [each.step for each in last]
+    if history.evaluation.get("trained"):
+        at.append(finite(history.evaluation.get("step")) or math.inf)
+    if not at or not len(steps) or max(at) >= steps[-1]:
+        return ""
+    return f"at step {max(at):,.0f} of {steps[-1]:,.0f}, "
+
+
 def key_figures(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
     """Tiles: accuracies first, then budget, images, time and both speed-ups."""
     found = {name: _accuracies(history, key) for key, name in ACCURACIES}
+    judged = _judged(history)
     wide = [
-        page.accuracy_tile(name, values)
+        page.accuracy_tile(f"{judged}{name}", values)
         for name, values in found.items()
         if any(value is not None for value in values.values())
     ]
@@ -148,7 +162,7 @@ def _top1(found: Result) -> dict[str, float | None]:
 
 def _progress_tiles(history: History, whole: StageRun, plain: Uncompressed) -> list[str]:
     epoch = finite(float(history.steps.epoch[-1]))
-    epochs = "" if epoch is None else f"reached epoch {math.floor(epoch) + 1:,}"
+    epochs = "" if epoch is None else f"in epoch {math.floor(epoch) + 1:,} of whole batches"
     of_budget = ""
     if history.budget:
         of_budget = f"of {quantity(history.budget)} units, {share_of_budget(whole, history)}"

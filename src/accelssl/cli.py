@@ -71,6 +71,17 @@ def main() -> None:
         )
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        if _is_of_an_interrupt(error):
+            sys.exit(130)
+        raise
+
+
+def _is_of_an_interrupt(error: BaseException | None) -> bool:
+    """Whether it came of Ctrl-C in an import: packages make errors of their own of that."""
+    while error and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _refuse(what: str, remedy: str) -> NoReturn:

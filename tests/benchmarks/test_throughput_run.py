@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from accelssl.benchmarks import throughput_sources, throughput_steps
 from accelssl.benchmarks.throughput import bench_throughput
+from accelssl.benchmarks.throughput_page import terminal_table
 from accelssl.benchmarks.throughput_plan import Plan, default_plan
 from accelssl.benchmarks.throughput_result import ThroughputBench
 from accelssl.benchmarks.throughput_row import COLD_LOADER, DECODER, LOADER
@@ -64,6 +65,10 @@ def test_a_run_on_a_cpu_has_every_figure(shard_dir: Path, small_heads: None) -> 
     assert [len(so_far.rows) for so_far in seen] == [0, 1, 2]
     assert any("live" in doing for doing in heard)
     assert ThroughputBench.from_json(bench.to_json()) == bench
+    shown = terminal_table(bench)
+    assert "tax: what data adds to a step." in shown
+    for row in bench.rows:
+        assert shown.count(f"\nlimit {bench.limit(row)}: ") == 1
 
 
 @pytest.mark.parametrize("reason", [None, "the disk says no"])

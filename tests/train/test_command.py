@@ -97,6 +97,23 @@ def test_before_uncompressed_steps_are_timed_it_is_said_and_else_it_is_not(
     assert all(f"{announced}; accelssl train --no-baseline" in each for each in said_before)
 
 
+def test_a_report_that_is_interrupted_can_be_had_by_a_command_that_is_named(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    shard_dir: Path,
+    tmp_path: Path,
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("accelssl.train.running.write_report", interrupted)
+    run = tmp_path / "run"
+    words = ("train", TINY, "--data", shard_dir, "--out", run, "--budget 5 --patch 48")
+    code, said = accelssl(capsys, *words, "--no-baseline")
+    assert code == 130 and said.endswith(f"accelssl report {run} writes its report.")
+    assert lines(run, "end")
+
+
 def test_a_budget_of_absurdly_many_epochs_is_told_of_with_one_that_is_not(
     shard_set: ShardSet,
 ) -> None:

@@ -201,6 +201,20 @@ def test_final_accuracy_is_evaluation_json_and_else_the_last_evaluation(tmp_path
     assert "300 validation pictures are held against 1,000" in read(run).text
 
 
+def test_accuracies_of_an_earlier_step_are_told_to_be_that(tmp_path: Path) -> None:
+    run, found = make_run(tmp_path, FULL), {"trained": {"nn1": 61.3, "knn20": 60.0}}
+    for step_of_it, is_told in ((8, True), (12, False)):
+        (run / "evaluation.json").write_text(json.dumps({**found, "step": step_of_it}))
+        text = read(run).text
+        assert ("; at step 8 of 12, for 61.3% of the" in text) == is_told
+        assert ("at step 8 of 12, nearest neighbour (nn1)" in text) == is_told
+        assert ("until accelssl evaluate judges the run anew" in text) == is_told
+    (run / "evaluation.json").write_text(json.dumps(found))
+    assert "at step" not in read(run).text
+    logged = make_run(tmp_path / "logged", [*FULL[:4], evaluation(4, 40.0), *FULL[4:]])
+    assert "; at step 4 of 12, for 40.0% of the" in read(logged).text
+
+
 @pytest.mark.parametrize("value", ["NaN", "null", "Infinity"])
 def test_a_loss_that_is_no_number_is_named_and_the_rest_drawn(tmp_path: Path, value: str) -> None:
     run = make_run(tmp_path, FULL)
