@@ -37,8 +37,9 @@ def batches_per_epoch(samples: int, batch: int, world: int) -> int:
     """Full batches every rank gets in an epoch. UserError when there is not even one."""
     full = samples // (batch * world)
     if full < 1:
+        on_each = f" on each of {world} ranks" if world > 1 else ""
         raise UserError(
-            f"{samples} training images do not fill one batch of {batch} on {world} rank(s).",
+            f"{samples} training images do not fill one batch of {batch}{on_each}.",
             f"Use --batch {samples // world * world} or less, or more images."
             if samples >= 2 * world
             else "Use more images.",

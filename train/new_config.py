@@ -92,7 +92,10 @@ def _recipe(
     if data is None:
         raise UserError("No shard set was named.", "Name its folder with --data.")
     if options["budget"] is None and named is None:
-        raise UserError("No budget was given.", "Say what to spend, for example --budget 0.2M.")
+        raise UserError(
+            "No budget was given.",
+            "Say what to spend, for example --budget 0.2M; accelssl plan --hours 8 finds one.",
+        )
     for name, algorithms in OF_SOME.items():
         if options.get(name) is not None and algo not in algorithms:
             raise UserError(

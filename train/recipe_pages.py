@@ -8,6 +8,10 @@ from accelssl.train.config import TrainConfig
 from accelssl.train.named_recipes import NAMED, Recipe, find, images_bought
 
 PLACEHOLDER = "SHARDS"
+_OF_THE_MACHINE = (
+    *("precision", "threads", "readers", "prefetch"),
+    *("hw_load", "decoders", "preallocated_px"),
+)
 _HEADER = ("recipe", "method", "model", "data", "budget", "units/image", "images", "expected")
 
 
@@ -37,7 +41,7 @@ def facts(recipe: Recipe) -> dict[str, Any]:
         "expected": recipe.expected.accuracies,
         "source": recipe.expected.source,
         "differs": recipe.expected.differs,
-        "config": config.to_json(),
+        "config": _settings(config),
     }
 
 
@@ -83,9 +87,15 @@ def _page(recipe: Recipe) -> str:
             f"expected  {recipe.expected}",
             f"command   {recipe.command}",
             "",
-            json.dumps(config.to_json(), indent=1),
+            json.dumps(_settings(config), indent=1),
         ]
     )
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """Those of the run; what suits the machine is found out there."""
+    settings = config.to_json()
+    return {name: settings[name] for name in settings if name not in _OF_THE_MACHINE}
 
 
 def _method(config: TrainConfig) -> str:
