@@ -283,7 +283,8 @@ def test_two_gpus_train_as_one_process_on_the_cpu_does_also_in_a_cuda_graph(
     for results in trained.results:
         found = results[algo]
         torch.testing.assert_close(found["losses"], single["losses"], atol=1e-7, rtol=1e-7)
-        for name, gradient in found["gradients"].items():  # positions are float32's: interpolated
+        # Torch's weight norm, which DINO's head has, computes float64 on a GPU to 4e-8.
+        for name, gradient in found["gradients"].items():
             torch.testing.assert_close(gradient, single["gradients"][name], atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(results["graph"], results["eager"], atol=1e-9, rtol=1e-9)
         assert results["eager"].unique().numel() == EAGER_STEPS + 3
