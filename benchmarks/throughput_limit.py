@@ -6,7 +6,7 @@ from typing import Literal
 Limit = Literal["step", "launch", "decoder", "copy", "op"]
 ENOUGH, LAUNCH_BOUND = 0.97, 0.9
 MEANINGS: dict[Limit, str] = {
-    "step": "training itself: data adds next to nothing",
+    "step": "training itself",
     "launch": "the host, which launches kernels no faster than they run",
     "decoder": "decoding: more threads, or smaller pictures (shard-imagenet --short-side)",
     "copy": "moving files to the GPU: smaller pictures (shard-imagenet --short-side)",

@@ -94,23 +94,30 @@ def _accuracies(history: History, key: str) -> dict[str, float | None]:
     for who in ("trained", "untrained", "pixels"):
         figures = history.evaluation.get(who)
         found[who] = finite(figures.get(key)) if isinstance(figures, dict) else None
-    if history.evaluations:
-        last, judged = history.evaluations[-1], finite(history.evaluation.get("step"))
-        # A resumed run leaves the evaluation of where it had stopped.
-        if found["trained"] is None or (judged is not None and judged < last.step):
-            found["trained"] = finite(getattr(last, key))
+    if history.evaluations and (found["trained"] is None or _is_logged_later(history)):
+        found["trained"] = finite(getattr(history.evaluations[-1], key))
     return found
+
+
+def _is_logged_later(history: History) -> bool:
+    """Whether the log has a later evaluation than evaluation.json, which a resumed run leaves as it
+    was where it had stopped."""
+    if not history.evaluations:
+        return False
+    step = finite(history.evaluation.get("step"))
+    return step is not None and step < history.evaluations[-1].step
 
 
 def _judged(history: History) -> str:
     """To be put before accuracies: the step they are of, where the run has gone on since."""
-    steps, last = history.steps.step, history.evaluations[-1:]
-    at = [each.step for each in last]
-    if history.evaluation.get("trained"):
-        at.append(finite(history.evaluation.get("step")) or math.inf)
-    if not at or not len(steps) or max(at) >= steps[-1]:
+    if history.evaluations and (not history.evaluation.get("trained") or _is_logged_later(history)):
+        step = finite(history.evaluations[-1].step)
+    else:
+        step = finite(history.evaluation.get("step"))
+    steps = history.steps.step
+    if step is None or not len(steps) or step >= steps[-1]:
         return ""
-    return f"at step {max(at):,.0f} of {steps[-1]:,.0f}, "
+    return f"at step {step:,.0f} of {steps[-1]:,.0f}, "
 
 
 def key_figures(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> str:

@@ -209,6 +209,8 @@ def test_accuracies_of_an_earlier_step_are_told_to_be_that(tmp_path: Path) -> No
         assert ("; at step 8 of 12, for 61.3% of the" in text) == is_told
         assert ("at step 8 of 12, nearest neighbour (nn1)" in text) == is_told
         assert ("until accelssl evaluate judges the run anew" in text) == is_told
+    (run / "evaluation.json").write_text(json.dumps({**found, "step": 0}))
+    assert "; at step 0 of 12, for 61.3% of the" in read(run).text
     (run / "evaluation.json").write_text(json.dumps(found))
     assert "at step" not in read(run).text
     logged = make_run(tmp_path / "logged", [*FULL[:4], evaluation(4, 40.0), *FULL[4:]])
