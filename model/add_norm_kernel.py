@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from accelssl.model.column_sums import column_sums, sum_columns
+from accelssl.model.launching import on
 
 # Of a row, a thread has as many values; these and the sizes are the fastest on an H200.
 FORWARD_VALUES, BACKWARD_VALUES = 32, 8
@@ -162,7 +163,7 @@ def forward(
     if x_NLD.numel():
         warps = warps_of(width, FORWARD_VALUES)
         programs = _programs(x_NLD, FORWARD_WARPS // warps)
-        with _device_of(x_NLD):
+        with on(x_NLD.device):
             add_norm_forward[(min(programs, triton.cdiv(rows, FORWARD_SIZES["ROWS"])),)](
                 *read,
                 sum_NLD,
@@ -191,7 +192,7 @@ def backward(
     programs = _programs(sum_NLD, BACKWARD_WARPS // warps)
     groups = min(programs, triton.cdiv(rows, BACKWARD_SIZES["ROWS"]))
     parts_GC = sum_NLD.new_empty((groups, 3 * width))
-    with _device_of(sum_NLD):
+    with on(sum_NLD.device):
         add_norm_backward[(groups,)](
             of_sum_NLD,
             of_normed_NLD,
@@ -227,8 +228,3 @@ def _programs(tensor: Tensor, programs_an_sm: int) -> int:
         return _PROGRAMS_INTERPRETED
     properties = torch.cuda.get_device_properties(tensor.device)
     return properties.multi_processor_count * max(1, programs_an_sm)
-
-
-def _device_of(tensor: Tensor) -> torch.cuda.device:
-    """Triton launches on the current device, whichever the tensors are on."""
-    return torch.cuda.device(tensor.device if tensor.device.type == "cuda" else -1)

@@ -22,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from accelssl.model.column_sums import column_sums, sum_columns
+from accelssl.model.launching import on
 
 WARPS = 4
 # A thread holds two vectors of 8 values, a warp's lanes lie side by side. A program of the backward
@@ -123,7 +124,7 @@ def forward(h_NLC: Tensor) -> Tensor:
     count = h_NLC.numel()
     programs = triton.cdiv(count, FORWARD_SIZES["BLOCK"])
     if programs:
-        with _device_of(h_NLC):
+        with on(h_NLC.device):
             gelu_forward[(programs,)](h_NLC, a_NLC, count, **FORWARD_SIZES, num_warps=WARPS)
     return a_NLC
 
@@ -137,12 +138,7 @@ def backward(grad_NLC: Tensor, h_NLC: Tensor) -> tuple[Tensor, Tensor]:
     sums_GC = h_NLC.new_empty((groups, width), dtype=torch.float32)
     tensors = grad_NLC, h_NLC, of_h_NLC, sums_GC
     programs = groups * triton.cdiv(width, BACKWARD_SIZES["COLUMNS"])
-    with _device_of(h_NLC):
+    with on(h_NLC.device):
         if programs:
             gelu_backward[(programs,)](*tensors, rows, width, **BACKWARD_SIZES, num_warps=WARPS)
         return of_h_NLC, column_sums(sums_GC, gelu_sums)
-
-
-def _device_of(tensor: Tensor) -> torch.cuda.device:
-    """Triton launches on the current device, whichever the tensors are on."""
-    return torch.cuda.device(tensor.device if tensor.device.type == "cuda" else -1)

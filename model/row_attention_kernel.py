@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from accelssl.model.launching import on
+
 VALUES_OF_A_WARP = 2048
 """Of a tile: 64 registers of a thread for keys, and as many for values."""
 
@@ -116,9 +118,8 @@ def _launch(kernel: Any, kv_NLE: Tensor, heads: int, tensors: tuple[Tensor, ...]
     n, tokens, channels = kv_NLE.shape
     if not n:
         return
-    device, head_width = kv_NLE.device, channels // (2 * heads)
-    # Triton launches on the current device, whichever the tensors are on.
-    with torch.cuda.device(device if device.type == "cuda" else -1):  # else Triton interprets
+    head_width = channels // (2 * heads)
+    with on(kv_NLE.device):
         kernel[(n * heads,)](
             *tensors,
             tokens,

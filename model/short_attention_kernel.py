@@ -18,6 +18,7 @@ from torch import Tensor
 
 from accelssl.model import short_attention_one_tile as one_tile
 from accelssl.model import short_attention_two_tiles as two_tiles
+from accelssl.model.launching import on
 
 FIRST: int = two_tiles.FIRST.value
 MOST_OF_TWO = FIRST + 32
@@ -96,8 +97,7 @@ def _launch(which: int, qkv_NLC: Tensor, heads: int, tensors: tuple[Tensor, ...]
     capability = torch.cuda.get_device_capability(device)[0] if on_gpu else FROM_SHARED_MEMORY[0]
     in_two = not on_gpu or translates_two_tiles(capability)
     kernel, options = launches(tokens, head_width, capability, in_two=in_two)[which]
-    # Triton launches on the current device, whichever the tensors are on.
-    with torch.cuda.device(device if on_gpu else -1):
+    with on(device):
         kernel[(n * heads,)](
             *tensors,
             tokens,

@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from accelssl.errors import UserError
+from accelssl.pipeline.dealt import dealt
 from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.loans import Loans
@@ -111,25 +112,6 @@ def _in_dalis_list(jpegs: Sequence[Any]) -> Any:
     return TensorListCPU(each, contiguous=False)  # type: ignore[call-overload]
 
 
-def _dealt(
-    batches: Iterator[list[tuple[Any, ...]]], decoders: int
-) -> list[Iterator[tuple[Any, ...]]]:
-    """For each decoder its parts. Unlike itertools.tee, nothing stays that all have taken."""
-    waiting: list[deque[tuple[Any, ...]]] = [deque() for _ in range(decoders)]
-
-    def parts_of(mine: deque[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        while True:
-            while not mine:
-                parts = next(batches, None)
-                if parts is None:
-                    return
-                for others, part in zip(waiting, parts, strict=False):
-                    others.append(part)
-            yield mine.popleft()
-
-    return [parts_of(mine) for mine in waiting]
-
-
 @dataclass(frozen=True, eq=False)
 class _InFlight:
     """A batch, its number and its parts, which DALI may still read without copying."""
@@ -175,7 +157,7 @@ class _Stream:
                 device_id=(device.index or 0) if on_gpu else None,
                 prefetch_queue_depth=decoding.prefetch,
             )
-            for parts in _dealt(self._source, decoders)
+            for parts in dealt(self._source, decoders)
         ]
         self._made: dict[int, tuple[int, list[Any]]] = {}
         self._loans = Loans()

@@ -19,6 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from accelssl.model.launching import on
+
 WARPS = 4
 # Four values of any dtype are a vector: of 16 bytes each, those of different dtypes would go to
 # different threads. A thread holds four vectors of each tensor.
@@ -143,7 +145,7 @@ def update(
         "BLOCK": BLOCK,
     }
     decays = [number for beta in betas for number in (beta, 1 - beta, _log(beta))]
-    with torch.cuda.device(device if device.type == "cuda" else -1):
+    with on(device):
         told = table.to(device, non_blocking=True)
         adamw_update[(blocks,)](told, rate, *decays, eps, **constants, num_warps=WARPS)
 

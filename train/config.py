@@ -17,6 +17,12 @@ from accelssl.train.schedule import Schedule, Stage
 MOST_READERS = 256
 DEFAULT_COMPRESSION = Compression(30, 0.5)
 
+OF_THE_MACHINE = (
+    *("precision", "threads", "readers", "prefetch"),
+    *("hw_load", "decoders", "preallocated_px"),
+)
+"""Settings that suit where a run is, and not what it is."""
+
 _TEMPERATURES = 0.001, 100.0
 """What a softmax in float32 and a loss still work at, with room to spare."""
 _MIN_PROTOTYPES = 16

@@ -4,14 +4,10 @@ import json
 from typing import Any
 
 from accelssl.train.budget import format_units
-from accelssl.train.config import TrainConfig
+from accelssl.train.config import OF_THE_MACHINE, TrainConfig
 from accelssl.train.named_recipes import NAMED, Recipe, find, images_bought
 
 PLACEHOLDER = "SHARDS"
-_OF_THE_MACHINE = (
-    *("precision", "threads", "readers", "prefetch"),
-    *("hw_load", "decoders", "preallocated_px"),
-)
 _HEADER = ("recipe", "method", "model", "data", "budget", "units/image", "images", "expected")
 
 
@@ -95,7 +91,7 @@ def _page(recipe: Recipe) -> str:
 def _settings(config: TrainConfig) -> dict[str, Any]:
     """Those of the run; what suits the machine is found out there."""
     settings = config.to_json()
-    return {name: settings[name] for name in settings if name not in _OF_THE_MACHINE}
+    return {name: settings[name] for name in settings if name not in OF_THE_MACHINE}
 
 
 def _method(config: TrainConfig) -> str:

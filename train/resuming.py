@@ -15,7 +15,7 @@ from accelssl.pipeline.stream import STREAM_VERSION, decoder_versions
 from accelssl.train import checkpoint
 from accelssl.train.budget import format_units
 from accelssl.train.checkpoint import Checkpoint, Fact, Facts
-from accelssl.train.config import TrainConfig
+from accelssl.train.config import OF_THE_MACHINE, TrainConfig
 from accelssl.train.history import read_history
 
 Changes = dict[str, tuple[Fact, Fact]]
@@ -23,12 +23,7 @@ Changes = dict[str, tuple[Fact, Fact]]
 
 # What may differ between the parts of a run: where it runs and what it leaves to read. The batch
 # may where an epoch begins anew, see stream_of.
-_FREE = frozenset(
-    {
-        *("data", "batch", "precision", "threads", "readers", "prefetch", "hw_load", "decoders"),
-        *("preallocated_px", "eval_every", "keep_latest", "keep_at"),
-    }
-)
+_FREE = frozenset({*OF_THE_MACHINE, "data", "batch", "eval_every", "keep_latest", "keep_at"})
 _COMPUTED_BY = ("accelssl", "torch", "timm")
 _SHARDS = "shard set"
 _NAMES = {"world": "ranks", "draws": "version of the draws"}

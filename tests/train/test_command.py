@@ -97,21 +97,30 @@ def test_before_uncompressed_steps_are_timed_it_is_said_and_else_it_is_not(
     assert all(f"{announced}; accelssl train --no-baseline" in each for each in said_before)
 
 
-def test_a_report_that_is_interrupted_can_be_had_by_a_command_that_is_named(
+@pytest.mark.parametrize("what", ["running.write_report", "baseline._rate"])
+def test_interrupted_once_it_is_over_a_run_is_complete_and_says_what_is_missing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     shard_dir: Path,
     tmp_path: Path,
+    what: str,
 ) -> None:
+    """In its report, which a command writes later, or in the uncompressed steps for it."""
+
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("accelssl.train.running.write_report", interrupted)
-    run = tmp_path / "run"
-    words = ("train", TINY, "--data", shard_dir, "--out", run, "--budget 5 --patch 48")
-    code, said = accelssl(capsys, *words, "--no-baseline")
-    assert code == 130 and said.endswith(f"accelssl report {run} writes its report.")
-    assert lines(run, "end")
+    monkeypatch.setattr(f"accelssl.train.{what}", interrupted)
+    run, has_report = tmp_path / "run", what == "baseline._rate"
+    baseline = "" if has_report else "--no-baseline"
+    words = ("train", TINY, "--data", shard_dir, "--out", run, "--budget 5 --patch 48", baseline)
+    code, said = accelssl(capsys, *words)
+    assert lines(run, "end") and (run / "report.html").exists() == has_report
+    if has_report:
+        assert code == 0 and "Interrupted: the report is without that speed-up" in said
+        assert said.endswith(f"next: accelssl evaluate {run}")
+    else:
+        assert code == 130 and said.endswith(f"accelssl report {run} writes its report.")
 
 
 def test_a_budget_of_absurdly_many_epochs_is_told_of_with_one_that_is_not(
@@ -128,24 +137,6 @@ def test_a_budget_of_absurdly_many_epochs_is_told_of_with_one_that_is_not(
     assert "Published" not in said
     epochs = float(said.replace(",", "").split()[-2])
     assert epochs == pytest.approx(1000, rel=0.02)
-
-
-def test_a_run_whose_uncompressed_steps_are_interrupted_is_complete_all_the_same(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    shard_dir: Path,
-    tmp_path: Path,
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("accelssl.train.baseline._rate", interrupted)
-    run = tmp_path / "run"
-    code, said = accelssl(
-        capsys, "train", TINY, "--data", shard_dir, "--out", run, "--budget 5 --patch 48"
-    )
-    assert code == 0 and "Interrupted: the report is without that speed-up" in said
-    assert said.endswith(f"next: accelssl evaluate {run}") and (run / "report.html").exists()
 
 
 @pytest.mark.parametrize(
