@@ -1,87 +1,87 @@
-// Across the rows: rows of floats in the ring -> pixels of the crop. A thread has a column of them.
+// Across a row of the image: its bytes -> a thread's column of it, three colours.
 
-// Columns [begin, end) of a crop, and the image's pixels [first, last] that they see.
-struct Tile {
-    int begin, end, first, last;
-};
+constexpr int ANY = 0;  // in place of a number of taps
+constexpr float TWO_TO_23 = 8388608.f;
 
-// What `across` needs, in shared memory: registers are full of what is on its way from the image.
-struct __align__(16) Across {
-    float begin, scale, radius, inverse;  // of the axis
-    Tile tile;
-    u8* out;  // the tile's first row, from column 0 on
-    bool in_words;
-};
-
-// 2^23 plus a value: its low byte is the value, rounded to the nearest, even in the middle.
-__device__ __forceinline__ u32 rounded(float sum, float norm) {
-    return __float_as_uint(fmaf(sum, norm, TWO_TO_23));
+// A byte becomes the low bits of the mantissa of 2^23: conversions of integers are slower.
+__device__ __forceinline__ float as_float(u32 word, int byte) {
+    return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7650u | byte)) - TWO_TO_23;
 }
 
-struct Pixel {
-    u32 r, g, b;  // in the low bytes
+__device__ __forceinline__ int column_of(const Tile& tile) {
+    return smaller(tile.begin + (int)threadIdx.x, tile.end - 1);
+}
+
+// A column is made of TAPS neighbouring pixels, with weights that are the same in all rows.
+template <int TAPS>
+struct Across {
+    float weights[TAPS];
+    u32 first_byte;
+
+    __device__ __forceinline__ Across(const Axis& axis, const Tile& tile) {
+        const float centre = axis.centre(column_of(tile)), nearest = ceilf(centre - axis.radius);
+        const int first = larger(tile.first, smaller((int)nearest, tile.last + 1 - TAPS));
+        float sum = 0.f;
+#pragma unroll
+        for (int i = 0; i < TAPS; ++i) weights[i] = 0.f;
+#pragma unroll
+        for (int tap = 0; tap < TAPS; ++tap) {
+            const float weight = tent(nearest + (float)tap - centre, axis.inverse);
+            const int pixel = smaller(larger((int)nearest + tap, tile.first), tile.last) - first;
+            sum += weight;
+#pragma unroll
+            for (int i = 0; i < TAPS; ++i) weights[i] += i == pixel ? weight : 0.f;
+        }
+        const float norm = __fdividef(1.f, sum);
+#pragma unroll
+        for (int i = 0; i < TAPS; ++i) weights[i] *= norm;
+        first_byte = 3 * (first - tile.first);
+    }
+
+    // `row`: the tile's first byte in shared memory.
+    __device__ __forceinline__ void sum(const u8* row, float (&sums)[3]) const {
+        constexpr int WORDS = (3 * TAPS + 3) / 4;
+        const u8* at = row + first_byte;
+        const u32 skip = (u32)(size_t)at % 4;
+        const u32* aligned = (const u32*)(at - skip);
+        u32 words[WORDS + 1];
+#pragma unroll
+        for (int i = 0; i <= WORDS; ++i) words[i] = aligned[i];
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 8 * skip);
+#pragma unroll
+        for (int i = 0; i < 3 * TAPS; ++i) {
+            const float x = as_float(words[i / 4], i % 4);
+            sums[i % 3] = i < 3 ? weights[0] * x : fmaf(weights[i / 3], x, sums[i % 3]);
+        }
+    }
 };
 
-// A row of pixels, one a thread, from the row's first on. `mine_too`: this thread has one.
-__device__ __forceinline__ void store_bytes(u8* row, int x, bool mine_too, const Pixel& pixel) {
-    if (!mine_too) return;
-    store_global_byte(row + 3 * x, pixel.r);
-    store_global_byte(row + 3 * x + 1, pixel.g);
-    store_global_byte(row + 3 * x + 2, pixel.b);
-}
+// As many as there are.
+template <>
+struct Across<ANY> {
+    const Axis& axis;
+    const Tile& tile;
 
-// In words: three threads of four write four pixels.
-__device__ __forceinline__ void store_words(u8* row, int x, bool mine_too, const Pixel& pixel) {
-    const u32 mine = __byte_perm(__byte_perm(pixel.r, pixel.g, 0x0040u), pixel.b, 0x0410u);
-    const u32 next = __shfl_down_sync(0xFFFFFFFFu, mine, 1);
-    const int third = x % 4;
-    const u32 word = __byte_perm(mine, next, third == 0 ? 0x4210u : third == 1 ? 0x5421u : 0x6542u);
-    // Four pixels are three words: pixel x begins in byte 3 x, and its word `third` bytes further on.
-    if (mine_too && third < 3) store_global_word(row + 3 * x + third, word);
-}
+    __device__ __forceinline__ Across(const Axis& axis, const Tile& tile) : axis(axis), tile(tile) {}
 
-// `rows` (at most STEPS) neighbouring rows of the tile, `row` being the first, from as many
-// neighbouring slots.
-__device__ __forceinline__ void across(const float* slots, const Across& plan, int row, int rows, int size) {
-    const int lane = threadIdx.x % WARP;
-    const Tile tile = plan.tile;
-    const float radius = plan.radius, inverse = plan.inverse;
-    const int taps = (int)ceilf(2.f * radius);
-    for (int left = tile.begin + (int)threadIdx.x - lane; left < tile.end; left += THREADS) {
-        const float centre = fmaf((float)smaller(left + lane, tile.end - 1), plan.scale, plan.begin);
-        float distance = ceilf(centre - radius), weights = 0.f;
+    __device__ __forceinline__ void sum(const u8* row, float (&sums)[3]) const {
+        const float centre = axis.centre(column_of(tile));
+        float distance = ceilf(centre - axis.radius), weights = 0.f;
         int pixel = (int)distance;
         distance -= centre;
-        float r[STEPS], g[STEPS], b[STEPS];
+        sums[0] = sums[1] = sums[2] = 0.f;
+        for (int tap = axis.taps(); tap > 0; --tap) {
+            const float weight = tent(distance, axis.inverse);
+            const u8* from = row + 3 * (smaller(larger(pixel, tile.first), tile.last) - tile.first);
 #pragma unroll
-        for (int i = 0; i < STEPS; ++i) r[i] = g[i] = b[i] = 0.f;
-        for (int tap = 0; tap < taps; ++tap) {
-            const float weight = tent(distance, inverse);
-            const int at = smaller(larger(pixel, tile.first), tile.last) - tile.first;
-            const float* from = slots + 3 * at;
+            for (int i = 0; i < 3; ++i) sums[i] = fmaf(weight, as_float(from[i], 0), sums[i]);
             weights += weight;
             distance += 1.f;
             ++pixel;
-#pragma unroll
-            for (int i = 0; i < STEPS; ++i) {
-                r[i] = fmaf(weight, from[i * SPAN], r[i]);
-                g[i] = fmaf(weight, from[i * SPAN + 1], g[i]);
-                b[i] = fmaf(weight, from[i * SPAN + 2], b[i]);
-            }
         }
         const float norm = __fdividef(1.f, weights);
-        const int x = left + lane;
-        const bool mine_too = x < tile.end, in_words = plan.in_words;
-        u8* out = plan.out + row * 3 * size;
 #pragma unroll
-        for (int i = 0; i < STEPS; ++i) {
-            if (i >= rows) break;
-            const Pixel sum{rounded(r[i], norm), rounded(g[i], norm), rounded(b[i], norm)};
-            if (in_words) {
-                store_words(out + i * 3 * size, x, mine_too, sum);
-            } else {
-                store_bytes(out + i * 3 * size, x, mine_too, sum);
-            }
-        }
+        for (int i = 0; i < 3; ++i) sums[i] *= norm;
     }
-}
+};

@@ -30,6 +30,8 @@ struct Axis {
     __device__ __forceinline__ int inside(int pixel) const {
         return smaller(larger(pixel, -origin), extent - 1 - origin);
     }
+    // Pixels that an output sees, at most.
+    __device__ __forceinline__ int taps() const { return (int)ceilf(2.f * radius); }
     __device__ __forceinline__ int first_seen(int output) const { return inside((int)ceilf(centre(output) - radius)); }
     __device__ __forceinline__ int last_seen(int output) const { return inside((int)floorf(centre(output) + radius)); }
 };

@@ -1,12 +1,11 @@
 // Windows of decoded images -> crops: the definition is definition.py, the contract crop.py.
 //
 // A block makes some neighbouring rows of one crop (a strip), in tiles: as many of its columns as
-// see no more than SPAN bytes of a row of the image. Down the columns first (down.cuh): then every
-// byte of the image is fetched, in words, and made a float once; then across (across.cuh). Between
-// the two lies a ring of SLOTS rows in shared memory. STEPS rows go into it at a time while the next
-// are on their way from memory, and leave it STEPS at a time.
-// Compiled at run time with THREADS threads a block, of which BLOCKS are to be on a multiprocessor,
-// and PIECES of a row for each thread.
+// see no more than SPAN bytes of a row of the image. Rows of the image are on their way to shared
+// memory (rows.cuh), while of those that are there each is summed up across (across.cuh), which gives
+// a thread the colours of its column, and these then down the image, in registers (down.cuh).
+// Compiled at run time for THREADS threads a block at most, BLOCKS of which a multiprocessor is to
+// hold. A launch asks for whole warps of them, as many as a tile has columns.
 
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -14,55 +13,61 @@ typedef long long i64;
 typedef unsigned long long u64;
 
 constexpr int WARP = 32;
-constexpr int STEPS = 4;
-constexpr int SPAN = 4 * THREADS * PIECES;
-// Rows that slow threads still read, at most STEPS - 1 that wait, and those of the next steps: so
-// one barrier for each STEPS is enough.
-constexpr int SLOTS = 3 * STEPS;
 
 #include "ptx.cuh"
 #include "axis.cuh"
-#include "down.cuh"
+#include "rows.cuh"
 #include "across.cuh"
+#include "pixels.cuh"
+#include "down.cuh"
 #include "huge.cuh"
 
-static_assert(SHARED_BYTES == sizeof(Across) + sizeof(float) * SLOTS * SPAN, "as kernel_source.py counts it");
-static_assert(sizeof(double) * 4 * THREADS <= SHARED_BYTES, "as huge.cuh needs it");
+static_assert(SHARED_BYTES >= sizeof(Ring) && SHARED_BYTES >= sizeof(double) * 4 * THREADS, "kernel_source.py counts it");
 
 // Columns of a tile, so that they see at most SPAN bytes: the first and the last reach `radius`
 // beyond their centres. A multiple of four where that may be. 0: not even one column fits.
 __device__ __forceinline__ int tile_columns(const Axis& axis, int size) {
     const float room = (float)(SPAN / 3 - 2) - 2.f * axis.radius;
     if (room < 0.f) return 0;
-    const int most = room >= axis.scale * (float)size ? size : (int)(room / axis.scale) + 1;
+    const int fit = room >= axis.scale * (float)size ? size : (int)(room / axis.scale) + 1;
+    const int most = smaller(fit, (int)blockDim.x);
     if (most >= size) return size;
     const int tiles = (size + most - 1) / most, even = ((size + tiles - 1) / tiles + 3) / 4 * 4;
     return even <= most ? even : most < 4 ? most : most / 4 * 4;
 }
 
 // Rows [begin, begin + count) of one tile.
-template <class Down>
-__device__ __forceinline__ void tile_rows(const Axis& axis, const Column& column, int begin, int count, int size, float* ring_memory, const Across& plan) {
-    Ring ring{ring_memory + 4 * threadIdx.x, 0, 0};
-    Down rows(axis, column, begin);
-    int done = 0;
-    while (done < count) {
-        rows.steps(column, count, ring);
-        if (ring.made < count) rows.fetch(column);
-        __syncthreads();
-        while (ring.made - done >= STEPS || (ring.made == count && done < count)) {
-            across(ring_memory + done % SLOTS * SPAN, plan, done, smaller(STEPS, count - done), size);
-            done += STEPS;
+template <int TAPS, class Down>
+__device__ __forceinline__ void tile_rows(const Axis& along, const Axis& axis, const Tile& tile, const Source& source, int begin, int count, Ring& ring, const Out& out) {
+    const Across<TAPS> across(along, tile);
+    const bool is_busy = out.has_column();
+    Down rows(axis, begin, count, out);
+    Fetch fetch(source, axis, rows.y, rows.last_row(), ring);
+    while (true) {
+        const u8* slots = fetch.next_rows();
+#pragma unroll 1
+        for (int step = 0; step < STEPS; ++step) {
+            rows.row(across, slots + step * ROW + source.skip(axis.inside(rows.y)), is_busy);
         }
+        if (rows.made == count) break;
     }
-    __syncthreads();
+    fetch.finish();
+}
+
+template <int TAPS>
+__device__ __forceinline__ void tile_with_taps(const Axis& along, const Axis& axis, const Tile& tile, const Source& source, int begin, int count, Ring& ring, const Out& out) {
+    if (axis.scale > 1.f) {
+        tile_rows<TAPS, Shrinking>(along, axis, tile, source, begin, count, ring, out);
+    } else {
+        tile_rows<TAPS, Growing>(along, axis, tile, source, begin, count, ring, out);
+    }
 }
 
 // ptrs_N, sizes_N2 (height, width), windows_VN4 (top, left, bottom, right) -> crops_VNHWC. Blocks
 // are numbered so that views of an image are near each other in time: it is then in the L2 cache.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 crop(const i64* ptrs, const int* sizes, const float* windows, u8* crops, int n, int views, int size, int strip) {
-    extern __shared__ __align__(16) float shared[];
+    extern __shared__ __align__(16) u8 shared[];
     const int strips = (size + strip - 1) / strip;
     const int image = blockIdx.x / strips / views, view = blockIdx.x / strips % views;
     const int begin = blockIdx.x % strips * strip, count = smaller(strip, size - begin);
@@ -71,27 +76,30 @@ crop(const i64* ptrs, const int* sizes, const float* windows, u8* crops, int n, 
     const int width = sizes[2 * image + 1];
     const Axis down(window[0], window[2], sizes[2 * image], size), along(window[1], window[3], width, size);
     const u8* bytes = (const u8*)ptrs[image];
-    u8* out = crops + (place * size + begin) * size * 3;
+    u8* first_row = crops + (place * size + begin) * size * 3;
     const int columns = tile_columns(along, size);
     if (!columns) {
-        huge_scale(bytes, 3 * (i64)width, down, along, begin, count, size, (double*)shared, out);
+        huge_scale(bytes, 3 * (i64)width, down, along, begin, count, size, (double*)shared, first_row);
         return;
     }
-    Across& plan = *(Across*)shared;
-    float* ring_memory = shared + sizeof(Across) / sizeof(float);
+    const int taps = along.taps();
+    const bool in_words = size % 4 == 0 && (columns % 4 == 0 || columns == size);
     for (int left = 0; left < size; left += columns) {
         const int right = smaller(left + columns, size);
         const Tile tile{left, right, along.first_seen(left), along.last_seen(right - 1)};
-        if (threadIdx.x == 0) {
-            const bool in_words = size % 4 == 0 && (columns % 4 == 0 || columns == size);
-            plan = Across{along.begin, along.scale, along.radius, along.inverse, tile, out, in_words};
-        }
-        const int mine = 4 * threadIdx.x;
-        const Column column{bytes + 3 * (along.origin + tile.first) + mine, 3u * width, 3 * (tile.last + 1 - tile.first) - mine};
-        if (down.scale > 1.f) {
-            tile_rows<Shrinking>(down, column, begin, count, size, ring_memory, plan);
+        const Source source(bytes, along, down, tile, width);
+        const Out out{first_row, size, tile, in_words};
+        Ring& ring = *(Ring*)shared;
+        if (taps <= 2) {
+            tile_with_taps<2>(along, down, tile, source, begin, count, ring, out);
+        } else if (taps == 3) {
+            tile_with_taps<3>(along, down, tile, source, begin, count, ring, out);
+        } else if (taps == 4) {
+            tile_with_taps<4>(along, down, tile, source, begin, count, ring, out);
+        } else if (taps <= 6) {
+            tile_with_taps<6>(along, down, tile, source, begin, count, ring, out);
         } else {
-            tile_rows<Growing>(down, column, begin, count, size, ring_memory, plan);
+            tile_with_taps<ANY>(along, down, tile, source, begin, count, ring, out);
         }
     }
 }

@@ -16,9 +16,9 @@ from accelssl.pipeline.compress.cuda_kernel import functions, launch
 from accelssl.pipeline.crop.images import CHANNELS, Images
 from accelssl.pipeline.crop.kernel_source import (
     BLOCKS,
-    THREADS,
     machine_code,
     shared_bytes,
+    threads,
 )
 
 # Rows of a crop that a block makes: many, as a block begins with rows of the image that the one
@@ -46,7 +46,7 @@ def crop(images: Images, windows_VN4: NDArray[np.float32], size: int) -> Tensor:
         table, (ptrs, sizes, windows) = _table(images, windows_VN4, crops.device)
         arguments = (ptrs, sizes, windows, crops.data_ptr(), n, views, size, strip)
         types = (ctypes.c_void_p,) * 4 + (ctypes.c_int,) * 4
-        shape = (views * n * -(-size // strip), THREADS, shared_bytes())
+        shape = (views * n * -(-size // strip), threads(size), shared_bytes())
         launch(kernel.crop, shape, torch.cuda.current_stream().cuda_stream, arguments, types)
     del table  # until here; torch reuses its memory in the order of the stream
     return crops

@@ -10,7 +10,7 @@ __device__ __noinline__ void huge_scale(const u8* bytes, i64 image_pitch, Axis d
         for (int y = top; y <= bottom; ++y) {
             const double y_weight = tent((float)y - y_centre, down.inverse);
             const u8* row = bytes + (down.inside(y) + down.origin) * image_pitch;
-            for (int x = left + (int)threadIdx.x; x <= right; x += THREADS) {
+            for (int x = left + (int)threadIdx.x; x <= right; x += blockDim.x) {
                 const double weight = y_weight * tent((float)x - x_centre, along.inverse);
                 const u8* at = row + 3 * (i64)(along.inside(x) + along.origin);
                 for (int i = 0; i < 3; ++i) sum[i] += weight * at[i];
@@ -19,12 +19,12 @@ __device__ __noinline__ void huge_scale(const u8* bytes, i64 image_pitch, Axis d
         }
         for (int i = 0; i < 4; ++i) sums[4 * threadIdx.x + i] = sum[i];
         __syncthreads();
-        for (int half = THREADS / 2; half > 0; half /= 2) {
-            if (threadIdx.x < half) {
-                for (int i = 0; i < 4; ++i) sums[4 * threadIdx.x + i] += sums[4 * (threadIdx.x + half) + i];
+        if (threadIdx.x == 0) {
+            for (int t = 1; t < blockDim.x; ++t) {
+                for (int i = 0; i < 4; ++i) sums[i] += sums[4 * t + i];
             }
-            __syncthreads();
         }
+        __syncthreads();
         if (threadIdx.x < 3) out[3 * pixel + threadIdx.x] = (u8)rint(sums[threadIdx.x] / sums[3]);
         __syncthreads();
     }

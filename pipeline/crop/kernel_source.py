@@ -2,27 +2,42 @@
 
 from accelssl.pipeline.compress import nvrtc
 
-SOURCES = ("crop.cu", "ptx.cuh", "axis.cuh", "down.cuh", "across.cuh", "huge.cuh")
-THREADS = 128
-# Of four bytes of a row of the image, for each thread: what it does once a row is then little.
-_PIECES = 2
-# Blocks that a multiprocessor is to hold at a time: as many as its shared memory has room for.
-BLOCKS = 4
-_SLOTS, _PLAN_BYTES = 12, 48
+SOURCES = (
+    "crop.cu",
+    "ptx.cuh",
+    "axis.cuh",
+    "rows.cuh",
+    "across.cuh",
+    "pixels.cuh",
+    "down.cuh",
+    "huge.cuh",
+)
+THREADS = 256
+# Blocks of so many threads that a multiprocessor is to hold at a time, for their registers' sake.
+BLOCKS = 2
+# Bytes of a row of the image that a tile sees, at most: 512 pixels.
+SPAN = 1536
+_ROWS, _BEYOND = 12, 32
 
 
-def shared_bytes(threads: int = THREADS) -> int:
-    """Shared memory of a block: the plan of a tile and the ring of rows of floats."""
-    return _PLAN_BYTES + 4 * _SLOTS * 4 * _PIECES * threads
+def threads(size: int) -> int:
+    """Of a block that makes crops of this side, in whole warps: as many as a tile has columns."""
+    tiles = -(-size // THREADS)
+    return 32 * -(-size // (32 * tiles))
 
 
-def defines(threads: int = THREADS) -> tuple[str, ...]:
-    """What the compiler is told; threads of a block, a power of two from 32 on."""
+def shared_bytes(span: int = SPAN) -> int:
+    """Shared memory of a block: the ring of rows of the image, or what huge.cuh needs."""
+    return max(_ROWS * (span + _BEYOND), 32 * THREADS)
+
+
+def defines(span: int = SPAN) -> tuple[str, ...]:
+    """What the compiler is told."""
     return (
-        f"-DTHREADS={threads}",
-        f"-DPIECES={_PIECES}",
+        f"-DTHREADS={THREADS}",
         f"-DBLOCKS={BLOCKS}",
-        f"-DSHARED_BYTES={shared_bytes(threads)}",
+        f"-DSPAN={span}",
+        f"-DSHARED_BYTES={shared_bytes(span)}",
     )
 
 

@@ -67,6 +67,8 @@ def test_nothing_that_is_on_its_way_from_memory_is_spilled(cache: Path) -> None:
 # What cuda_on_cpu.h lacks. A warp's threads meet at a barrier of their own to exchange values.
 PREAMBLE = """
 #include "{header}"
+#include <deque>
+static Index blockDim{{0}};
 static pthread_barrier_t warp_barriers[THREADS / 32];
 static unsigned exchanged[THREADS];
 inline unsigned __float_as_uint(float value) {{
@@ -83,17 +85,30 @@ inline unsigned __shfl_down_sync(unsigned, unsigned value, int by) {{
     return got;
 }}
 #define __noinline__
-// Bytes that may be touched: words that hold a byte of the image.
+// Bytes that may be touched: 16 that hold a byte of the image, and of these none behind its last.
 static unsigned long long lowest, highest;
-inline unsigned global_word(const unsigned char* at) {{
-    const unsigned long long address = (unsigned long long)at;
-    if (address % 4 || address + 3 < lowest || address > highest) {{
-        fprintf(stderr, "read at %llx: need %llx to %llx\\n", address, lowest, highest);
+struct Copy {{ unsigned char* to; const unsigned char* from; int bytes; }};
+static thread_local std::deque<std::vector<Copy>> groups(1);
+inline void carry_out(const Copy& copy) {{
+    memcpy(copy.to, copy.from, copy.bytes);
+    memset(copy.to + copy.bytes, 0, 16 - copy.bytes);
+}}
+inline void copy_16(unsigned char* to, const unsigned char* from, int bytes) {{
+    const unsigned long long at = (unsigned long long)from;
+    const bool is_needed = at + 15 >= lowest && at + bytes - 1 <= highest;
+    if (at % 16 || (unsigned long long)to % 16 || bytes < 1 || bytes > 16 || !is_needed) {{
+        fprintf(stderr, "%d bytes at %llx: need %llx to %llx\\n", bytes, at, lowest, highest);
         abort();
     }}
-    unsigned word;
-    memcpy(&word, at, 4);
-    return word;
+    groups.back().push_back(Copy{{to, from, bytes}});
+    if (!LATE) carry_out(groups.back().back());
+}}
+inline void end_of_group() {{ groups.emplace_back(); }}
+template <int LATER>
+inline void wait_for_groups() {{
+    for (; groups.size() > LATER + 1; groups.pop_front()) {{
+        if (LATE) for (const Copy& copy : groups.front()) carry_out(copy);
+    }}
 }}
 inline void store_global_word(unsigned char* at, unsigned word) {{
     if ((unsigned long long)at % 4) abort();
@@ -103,13 +118,14 @@ inline void store_global_byte(unsigned char* at, unsigned byte) {{ *at = (unsign
 """
 ENTRY = """
 extern "C" void run(const i64* ptrs, const int* sizes, const float* windows, u8* crops, int n,
-                    int views, int size, int strip) {
+                    int views, int size, int strip, int threads) {
+    blockDim.x = threads;
     for (pthread_barrier_t& barrier : warp_barriers) pthread_barrier_init(&barrier, nullptr, 32);
     const unsigned strips = (size + strip - 1) / strip;
     for (unsigned i = 0; i < (unsigned)n; ++i) {
         lowest = ptrs[i], highest = ptrs[i] + 3ull * sizes[2 * i] * sizes[2 * i + 1] - 1;
         const unsigned first = i * views * strips;
-        launch(views * strips, THREADS, [=] {
+        launch(views * strips, threads, [=] {
             const unsigned block = blockIdx.x;
             blockIdx.x += first;
             crop(ptrs, sizes, windows, crops, n, views, size, strip);
@@ -120,20 +136,22 @@ extern "C" void run(const i64* ptrs, const int* sizes, const float* windows, u8*
 """
 
 
-def built(threads: int, folder: Path) -> ctypes.CDLL:
-    """The kernel for a number of threads a block, which is also how wide its tiles are."""
+def built(span: int, is_late: bool, folder: Path) -> ctypes.CDLL:
+    """The kernel, for tiles that see so many bytes of a row. What it copies to shared memory is
+    there at once, or no sooner than it waits for it."""
     texts = kernel_source.sources()
     for name, text in texts.items():
         (folder / name).write_text(text)
     code = texts["crop.cu"].replace('#include "ptx.cuh"', "")
-    memory = "alignas(16) static float shared[SHARED_BYTES / 4];"
-    code = code.replace("extern __shared__ __align__(16) float shared[];", memory)
+    memory = "alignas(16) static u8 shared[SHARED_BYTES];"
+    code = code.replace("extern __shared__ __align__(16) u8 shared[];", memory)
     preamble = PREAMBLE.format(header=Path(__file__).with_name("cuda_on_cpu.h"))
     (folder / "crop.cpp").write_text(f"{preamble}{code}{ENTRY}")
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-w"]
     command += [
         "-fno-strict-aliasing",
-        *kernel_source.defines(threads),
+        *kernel_source.defines(span),
+        f"-DLATE={int(is_late)}",
         "-o",
         "crop.so",
         "crop.cpp",
@@ -144,8 +162,9 @@ def built(threads: int, folder: Path) -> ctypes.CDLL:
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ctypes.CDLL]:
-    """For tiles of 85 and 341 pixels of the image."""
-    return {t: built(t, tmp_path_factory.mktemp(f"threads{t}")) for t in (32, 128)}
+    """For tiles of 128 and 512 pixels of the image."""
+    late = {128: False, 512: True}
+    return {p: built(3 * p, late[p], tmp_path_factory.mktemp(f"tiles{p}")) for p in late}
 
 
 def crops_of(
@@ -158,7 +177,14 @@ def crops_of(
     bytes_out = views * n * size * size * 3
     memory = np.full(bytes_out + 32, 77, dtype=np.uint8)
     arrays = (ptrs, sizes, windows, memory[16:])
-    library.run(*(ctypes.c_void_p(a.ctypes.data) for a in arrays), n, views, size, strip)
+    library.run(
+        *(ctypes.c_void_p(a.ctypes.data) for a in arrays),
+        n,
+        views,
+        size,
+        strip,
+        kernel_source.threads(size),
+    )
     assert (memory[:16] == 77).all() and (memory[16 + bytes_out :] == 77).all()
     return memory[16 : 16 + bytes_out].reshape(views, n, size, size, 3)
 
@@ -186,12 +212,12 @@ SHAPES = [(1, 1), (2, 3), (37, 41), (90, 61), (5, 200), (180, 7), (120, 160)]
 
 
 @needs_compiler
-@pytest.mark.parametrize("threads", [32, 128])
+@pytest.mark.parametrize("pixels", [128, 512])
 @pytest.mark.parametrize(("size", "strip"), [(16, 16), (21, 8), (48, 20), (50, 48)])
 def test_run_as_cpp_it_computes_the_definition(
-    size: int, strip: int, threads: int, libraries: dict[int, ctypes.CDLL]
+    size: int, strip: int, pixels: int, libraries: dict[int, ctypes.CDLL]
 ) -> None:
-    rng = np.random.default_rng(size + threads)
+    rng = np.random.default_rng(size + pixels)
     images = [noise(*shape, rng, skip=i) for i, shape in enumerate(SHAPES)]
     extents = np.array(SHAPES, dtype=np.float32)
     low = np.floor(rng.random((2, len(SHAPES), 2)) * extents * 0.6)
@@ -199,22 +225,32 @@ def test_run_as_cpp_it_computes_the_definition(
     windows = np.concatenate([low, high], axis=2).astype(np.float32)
     windows[1, :, :2] = 0
     windows[1, :, 2:] = extents
-    crops = crops_of(libraries[threads], images, windows, size, strip)
+    crops = crops_of(libraries[pixels], images, windows, size, strip)
     assert_as_defined(crops, images, windows)
 
 
 @needs_compiler
-@pytest.mark.parametrize("threads", [32, 128])
-def test_any_scale_in_either_direction(threads: int, libraries: dict[int, ctypes.CDLL]) -> None:
+def test_more_columns_than_a_block_has_threads(libraries: dict[int, ctypes.CDLL]) -> None:
+    rng = np.random.default_rng(5)
+    image = noise(90, 301, rng)
+    windows = np.array([[[3, 1, 8, 301]], [[0, 40, 90, 80]]], dtype=np.float32)
+    for size in (260, 262):
+        crops = crops_of(libraries[512], [image], windows, size, 131)
+        assert_as_defined(crops, [image], windows)
+
+
+@needs_compiler
+@pytest.mark.parametrize("pixels", [128, 512])
+def test_any_scale_in_either_direction(pixels: int, libraries: dict[int, ctypes.CDLL]) -> None:
     """From pieces of a pixel to what needs tiles of a column or, at 32 threads, more than one."""
-    rng = np.random.default_rng(threads)
+    rng = np.random.default_rng(pixels)
     shapes = [(50, 1400), (1400, 50), (60, 700), (3, 3), (400, 400)]
     images = [noise(*shape, rng, skip=i) for i, shape in enumerate(shapes)]
     narrow = [[0, 0, 50, 1400], [0, 0, 1400, 50], [7, 3, 50, 633], [1, 1, 2, 2], [0, 0, 400, 400]]
     other = [[1, 0, 2, 1399], [0, 1, 1399, 2], [0, 0, 60, 200], [0, 0, 3, 1], [399, 0, 400, 1]]
     windows = np.array([narrow, other], dtype=np.float32)
     for size in (16, 36):
-        crops = crops_of(libraries[threads], images, windows, size, 16)
+        crops = crops_of(libraries[pixels], images, windows, size, 16)
         assert_as_defined(crops, images, windows)
 
 
@@ -230,7 +266,7 @@ def test_windows_between_pixels_and_scales_about_one(libraries: dict[int, ctypes
         for at in (0.0, 0.4999999, 0.5, 0.9999999, 41.99999)
     ]
     stacked = np.array(windows, dtype=np.float32)[:, None]
-    crops = crops_of(libraries[32], [image], stacked, size, 20)
+    crops = crops_of(libraries[128], [image], stacked, size, 20)
     assert_as_defined(crops, [image], stacked)
     assert (crops[0, 0] == image[:size, :size]).all()
 
@@ -243,7 +279,7 @@ def test_the_last_row_of_an_image_is_read_no_further(libraries: dict[int, ctypes
     for skip in range(4):
         images = [noise(*shape, rng, skip) for shape in shapes]
         windows = np.array([[[0, 0, h, w] for h, w in shapes]], dtype=np.float32)
-        crops = crops_of(libraries[32], images, windows, 16, 16)
+        crops = crops_of(libraries[128], images, windows, 16, 16)
         assert_as_defined(crops, images, windows)
 
 
@@ -254,5 +290,5 @@ def test_the_widest_image_of_a_training_set(libraries: dict[int, ctypes.CDLL]) -
     images = [noise(9, 5000, rng, skip=3), noise(9, 9500, rng, skip=1)]
     windows = np.array([[[0, 11, 9, 4988], [2, 0, 8, 9500]]], dtype=np.float32)
     for size in (60, 64):
-        crops = crops_of(libraries[128], images, windows, size, 48)
+        crops = crops_of(libraries[512], images, windows, size, 48)
         assert_as_defined(crops, images, windows)
