@@ -19,18 +19,19 @@ struct Across {
     u32 first_byte;
 
     __device__ __forceinline__ Across(const Axis& axis, const Tile& tile) {
-        const float centre = axis.centre(column_of(tile)), nearest = ceilf(centre - axis.radius);
-        const int first = larger(tile.first, smaller((int)nearest, tile.last + 1 - TAPS));
+        const int column = column_of(tile), nearest = (int)ceilf(axis.centre(column) - axis.radius);
+        const int first = larger(tile.first, smaller(nearest, tile.last + 1 - TAPS));
+        // Of pixels that the image has not, in whose place the nearest is seen.
+        const float before = axis.sum_of_weights(column, nearest, tile.first);
+        const float behind = axis.sum_of_weights(column, tile.last + 1, nearest + TAPS);
         float sum = 0.f;
 #pragma unroll
-        for (int i = 0; i < TAPS; ++i) weights[i] = 0.f;
-#pragma unroll
-        for (int tap = 0; tap < TAPS; ++tap) {
-            const float weight = tent(nearest + (float)tap - centre, axis.inverse);
-            const int pixel = smaller(larger((int)nearest + tap, tile.first), tile.last) - first;
-            sum += weight;
-#pragma unroll
-            for (int i = 0; i < TAPS; ++i) weights[i] += i == pixel ? weight : 0.f;
+        for (int i = 0; i < TAPS; ++i) {
+            const int pixel = first + i;
+            weights[i] = pixel > tile.last ? 0.f : tent(axis.distance(column, pixel), axis.inverse);
+            if (pixel == tile.first) weights[i] += before;
+            if (pixel == tile.last) weights[i] += behind;
+            sum += weights[i];
         }
         const float norm = __fdividef(1.f, sum);
 #pragma unroll
@@ -66,18 +67,16 @@ struct Across<ANY> {
     __device__ __forceinline__ Across(const Axis& axis, const Tile& tile) : axis(axis), tile(tile) {}
 
     __device__ __forceinline__ void sum(const u8* row, float (&sums)[3]) const {
-        const float centre = axis.centre(column_of(tile));
-        float distance = ceilf(centre - axis.radius), weights = 0.f;
-        int pixel = (int)distance;
-        distance -= centre;
+        const int column = column_of(tile);
+        int pixel = (int)ceilf(axis.centre(column) - axis.radius);
+        float weights = 0.f;
         sums[0] = sums[1] = sums[2] = 0.f;
         for (int tap = axis.taps(); tap > 0; --tap) {
-            const float weight = tent(distance, axis.inverse);
+            const float weight = tent(axis.distance(column, pixel), axis.inverse);
             const u8* from = row + 3 * (smaller(larger(pixel, tile.first), tile.last) - tile.first);
 #pragma unroll
             for (int i = 0; i < 3; ++i) sums[i] = fmaf(weight, as_float(from[i], 0), sums[i]);
             weights += weight;
-            distance += 1.f;
             ++pixel;
         }
         const float norm = __fdividef(1.f, weights);

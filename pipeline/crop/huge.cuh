@@ -8,10 +8,10 @@ __device__ __noinline__ void huge_scale(const u8* bytes, i64 image_pitch, Axis d
         const int left = (int)ceilf(x_centre - along.radius), right = (int)floorf(x_centre + along.radius);
         double sum[4] = {0., 0., 0., 0.};  // of the colours, and of the weights
         for (int y = top; y <= bottom; ++y) {
-            const double y_weight = tent((float)y - y_centre, down.inverse);
+            const double y_weight = tent(down.distance(begin + pixel / size, y), down.inverse);
             const u8* row = bytes + (down.inside(y) + down.origin) * image_pitch;
             for (int x = left + (int)threadIdx.x; x <= right; x += blockDim.x) {
-                const double weight = y_weight * tent((float)x - x_centre, along.inverse);
+                const double weight = y_weight * tent(along.distance(pixel % size, x), along.inverse);
                 const u8* at = row + 3 * (i64)(along.inside(x) + along.origin);
                 for (int i = 0; i < 3; ++i) sum[i] += weight * at[i];
                 sum[3] += weight;

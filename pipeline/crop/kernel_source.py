@@ -14,10 +14,10 @@ SOURCES = (
 )
 THREADS = 256
 # Blocks of so many threads that a multiprocessor is to hold at a time, for their registers' sake.
-BLOCKS = 2
+BLOCKS = 4
 # Bytes of a row of the image that a tile sees, at most: 512 pixels.
 SPAN = 1536
-_ROWS, _BEYOND = 12, 32
+_ROWS, _BEYOND = 16, 32 + 16
 
 
 def threads(size: int) -> int:

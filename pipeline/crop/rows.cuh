@@ -1,12 +1,22 @@
 // Rows of the image on their way to shared memory: a ring of GROUPS times STEPS rows, of which the
-// threads work on one group while the others come.
+// threads work on one group while the others come. With each comes what all threads want to know of
+// it, so that one warp finds it out.
 
-constexpr int STEPS = 4, GROUPS = 3;
+constexpr int STEPS = 8, GROUPS = 2;
 // With the bytes that share 16 with the tile's first, and what whole words take behind its last.
 constexpr int ROW = SPAN + 32;
 
+struct __align__(16) Row {
+    u32 at;    // the tile's first byte, in the ring
+    int ends;  // outputs that end here, as down.cuh tells
+    // Where scale > 1, its share of the lower one of the outputs between which it lies, and 1 / the
+    // sum of the weights of the one that ends. Else how far the first that ends is from the row above.
+    float place, norm;
+};
+
 struct __align__(16) Ring {
-    u8 bytes[GROUPS][STEPS * ROW];
+    u8 bytes[GROUPS * STEPS * ROW];
+    Row rows[GROUPS * STEPS];
 };
 
 // Columns [begin, end) of a crop, and the image's pixels [first, last] that they see.
@@ -16,45 +26,41 @@ struct Tile {
 
 // A tile's part of the image's rows.
 struct Source {
-    const u8* top;  // the tile's first byte in the image's pixel row 0 of the axis
+    const u8* top;  // the tile's first byte in the row that is 0 on the axis
     u32 pitch;      // bytes of a row
     int count;      // bytes of the tile's rows
 
     __device__ __forceinline__ Source(const u8* bytes, const Axis& along, const Axis& down, const Tile& tile, int width)
         : top(bytes + 3 * (i64)(along.origin + tile.first) + (i64)down.origin * 3 * width), pitch(3u * width), count(3 * (tile.last + 1 - tile.first)) {}
 
-    // Bytes before the first that share its 16.
-    __device__ __forceinline__ u32 skip(int y) const { return ((u32)(u64)top + (u32)y * pitch) % 16; }
     __device__ __forceinline__ const u8* row(int y) const { return top + (i64)y * pitch; }
 };
 
-// A warp copies a row at a time. Only 16 bytes that hold some that are needed are touched.
+// Rows one after the other, from those that outputs [begin, begin + count) see first.
 struct Fetch {
     const Source& source;
     const Axis& axis;
     Ring& ring;
-    int y;           // the next row
-    const int last;  // no row beyond is needed
-    int group;       // the next to be copied to
+    const int begin, last;  // no row beyond `last` is needed
+    const float density;    // outputs for each row
+    int y, group;           // the next row, and where it goes
 
-    __device__ __forceinline__ Fetch(const Source& source, const Axis& axis, int first, int last, Ring& ring)
-        : source(source), axis(axis), ring(ring), y(first), last(last), group(0) {
-#pragma unroll 1
-        for (int i = 0; i < GROUPS - 1; ++i) copy_group();
-    }
+    __device__ __forceinline__ Fetch(const Source& source, const Axis& axis, int begin, int count, Ring& ring)
+        : source(source), axis(axis), ring(ring), begin(begin), last(axis.last_of(begin + count)), density(1.f / axis.scale), y(axis.first_of(begin)), group(0) {}
 
+    // Threads of the last warp tell of a row each; a warp copies a row at a time. Only 16 bytes that
+    // hold some that are needed are touched.
     __device__ __forceinline__ void copy_group() {
+        const int from_end = blockDim.x - 1 - threadIdx.x;
+        if (from_end < STEPS) ring.rows[group * STEPS + from_end] = about(y + from_end, group * STEPS + from_end);
 #pragma unroll 1
-        for (int step = threadIdx.x / WARP; step < STEPS; step += blockDim.x / WARP) {
-            if (y + step > last) break;
-            const int seen = axis.inside(y + step);
-            const u32 skip = source.skip(seen);
-            const u8* from = source.row(seen) - skip;
-            const int count = source.count + (int)skip;
-            u8* to = ring.bytes[group] + step * ROW;
+        for (int step = threadIdx.x / WARP; step < STEPS && y + step <= last; step += blockDim.x / WARP) {
+            u8* to = ring.bytes + (group * STEPS + step) * ROW;
+            const u8* from = source.row(axis.inside(y + step));
+            const int skip = skipped(from), count = source.count + skip;
 #pragma unroll 1
             for (int at = 16 * (threadIdx.x % WARP); at < count; at += 16 * WARP) {
-                copy_16(to + at, from + at, smaller(16, count - at));
+                copy_16(to + at, from - skip + at, smaller(16, count - at));
             }
         }
         end_of_group();
@@ -62,12 +68,32 @@ struct Fetch {
         group = group + 1 == GROUPS ? 0 : group + 1;
     }
 
-    // The slots of the next STEPS rows, which are there. Those of the rows before them are free.
-    __device__ __forceinline__ const u8* next_rows() {
+    // Bytes before it that share its 16.
+    __device__ __forceinline__ int skipped(const u8* at) const { return (u32)(size_t)at % 16; }
+
+    __device__ __forceinline__ Row about(int row, int slot) const {
+        const u32 at = slot * ROW + skipped(source.row(axis.inside(row)));
+        const int before = axis.output_from(row - 1, density), now = axis.output_from(row, density);
+        const int first = larger(before, begin);
+        Row about{at, larger(now, begin) - first, axis.distance(first, row - 1), 0.f};
+        if (axis.scale > 1.f) {
+            about.place = -axis.distance(now - 1, row) * axis.inverse;
+            if (about.ends) about.norm = 1.f / weights_of(now - 2);
+        }
+        return about;
+    }
+
+    __device__ __forceinline__ float weights_of(int output) const {
+        const float centre = axis.centre(output);
+        return axis.sum_of_weights(output, (int)ceilf(centre - axis.radius), (int)floorf(centre + axis.radius) + 1);
+    }
+
+    // Of STEPS rows which are there, when the copies of all groups but one are under way. What is
+    // copied next takes the place of those before them.
+    __device__ __forceinline__ const Row* next_rows() const {
         wait_for_groups<GROUPS - 2>();
         __syncthreads();
-        copy_group();
-        return ring.bytes[group];
+        return ring.rows + (group + 1 == GROUPS ? 0 : group + 1) * STEPS;
     }
 
     // All threads are done with the ring.

@@ -201,14 +201,13 @@ def assert_as_defined(
     crops: NDArray[np.uint8],
     images: list[Image],
     windows: NDArray[np.float32],
-    within: float = 2e-3,
 ) -> None:
     """The nearest whole number to what float64 gives, but for its last thousandths."""
     for view, n in np.ndindex(*windows.shape[:2]):
         image, window = torch.from_numpy(images[n]), torch.from_numpy(windows[view, n])
         exact = resized_image(image, window, crops.shape[2], torch.float64).numpy()
         error = np.abs(crops[view, n] - exact).max()
-        assert error < 0.5 + within, (view, n, image.shape, window.tolist(), error)
+        assert error < 0.5 + 1e-4, (view, n, image.shape, window.tolist(), error)
 
 
 SHAPES = [(1, 1), (2, 3), (37, 41), (90, 61), (5, 200), (180, 7), (120, 160)]
@@ -239,7 +238,7 @@ def test_more_columns_than_a_block_has_threads(libraries: dict[int, ctypes.CDLL]
     windows = np.array([[[3, 1, 8, 301]], [[0, 40, 90, 80]]], dtype=np.float32)
     for size in (260, 262):
         crops = crops_of(libraries[512], [image], windows, size, 131)
-        assert_as_defined(crops, [image], windows, within=5e-3)
+        assert_as_defined(crops, [image], windows)
 
 
 @needs_compiler
