@@ -3,9 +3,9 @@
 constexpr int ANY = 0;  // in place of a number of taps
 constexpr float TWO_TO_23 = 8388608.f;
 
-// A byte becomes the low bits of the mantissa of 2^23: conversions of integers are slower.
-__device__ __forceinline__ float as_float(u32 word, int byte) {
-    return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7650u | byte)) - TWO_TO_23;
+// 2^23 plus a byte, which becomes the low bits of the mantissa: conversions of integers are slower.
+__device__ __forceinline__ float above_2_23(u32 word, int byte) {
+    return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7650u | byte));
 }
 
 __device__ __forceinline__ int column_of(const Tile& tile) {
@@ -39,21 +39,21 @@ struct Across {
         first_byte = 3 * (first - tile.first);
     }
 
-    // `row`: the tile's first byte in shared memory.
-    __device__ __forceinline__ void sum(const u8* row, float (&sums)[3]) const {
+    // `row`: the tile's first byte in `bytes`, which begin at a multiple of 4.
+    __device__ __forceinline__ void sum(const u8* bytes, u32 row, float (&sums)[3]) const {
         constexpr int WORDS = (3 * TAPS + 3) / 4;
-        const u8* at = row + first_byte;
-        const u32 skip = (u32)(size_t)at % 4;
-        const u32* aligned = (const u32*)(at - skip);
+        const u32 at = row + first_byte;
+        const u32* aligned = (const u32*)(bytes + (at & ~3u));
         u32 words[WORDS + 1];
 #pragma unroll
         for (int i = 0; i <= WORDS; ++i) words[i] = aligned[i];
 #pragma unroll
-        for (int i = 0; i < WORDS; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 8 * skip);
+        for (int i = 0; i < WORDS; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 8 * at);
 #pragma unroll
         for (int i = 0; i < 3 * TAPS; ++i) {
-            const float x = as_float(words[i / 4], i % 4);
-            sums[i % 3] = i < 3 ? weights[0] * x : fmaf(weights[i / 3], x, sums[i % 3]);
+            const float raised = above_2_23(words[i / 4], i % 4);
+            // The first is exact before it is rounded, as the others are that are brought down by themselves.
+            sums[i % 3] = i < 3 ? fmaf(weights[0], raised, weights[0] * -TWO_TO_23) : fmaf(weights[i / 3], raised - TWO_TO_23, sums[i % 3]);
         }
     }
 };
@@ -66,16 +66,16 @@ struct Across<ANY> {
 
     __device__ __forceinline__ Across(const Axis& axis, const Tile& tile) : axis(axis), tile(tile) {}
 
-    __device__ __forceinline__ void sum(const u8* row, float (&sums)[3]) const {
+    __device__ __forceinline__ void sum(const u8* bytes, u32 row, float (&sums)[3]) const {
         const int column = column_of(tile);
         int pixel = (int)ceilf(axis.centre(column) - axis.radius);
         float weights = 0.f;
         sums[0] = sums[1] = sums[2] = 0.f;
         for (int tap = axis.taps(); tap > 0; --tap) {
             const float weight = tent(axis.distance(column, pixel), axis.inverse);
-            const u8* from = row + 3 * (smaller(larger(pixel, tile.first), tile.last) - tile.first);
+            const u8* from = bytes + row + 3 * (smaller(larger(pixel, tile.first), tile.last) - tile.first);
 #pragma unroll
-            for (int i = 0; i < 3; ++i) sums[i] = fmaf(weight, as_float(from[i], 0), sums[i]);
+            for (int i = 0; i < 3; ++i) sums[i] = fmaf(weight, (float)from[i], sums[i]);
             weights += weight;
             ++pixel;
         }

@@ -52,9 +52,9 @@ struct Axis {
         return scale > 1.f ? (int)floorf(centre(end)) : (int)floorf(centre(end - 1)) + 1;
     }
 
-    // The first output whose centre is not before a pixel. `density`: 1 / scale.
-    __device__ __forceinline__ int output_from(int pixel, float density) const {
-        int output = (int)ceilf(((float)pixel - begin) * density);
+    // The first output whose centre is not before a pixel.
+    __device__ __forceinline__ int output_from(int pixel) const {
+        int output = (int)ceilf(__fdividef((float)pixel - begin, scale));
         while (distance(output - 1, pixel) >= 0.f) --output;
         while (distance(output, pixel) < 0.f) ++output;
         return output;

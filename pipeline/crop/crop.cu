@@ -37,9 +37,9 @@ __device__ __forceinline__ int tile_columns(const Axis& axis, int size) {
 }
 
 // Rows [begin, begin + count) of one tile.
-template <int TAPS>
-__device__ __forceinline__ void tile_rows(const Axis& along, const Axis& axis, const Tile& tile, const Source& source, int begin, int count, Ring& ring, const Out& out) {
-    Down<TAPS> down(along, axis, tile);
+template <int TAPS, bool SHRINKS>
+__device__ __forceinline__ void tile_rows(const Axis& along, const Axis& axis, const Tile& tile, const Source& source, int begin, int count, Ring& ring, Out& out) {
+    Down<TAPS, SHRINKS> down(along, tile);
     Fetch fetch(source, axis, begin, count, ring);
     // One place where copies begin: code that is there twice does not fit where it is fetched from.
     for (int ahead = 1 - GROUPS; down.made < count; ++ahead) {
@@ -50,6 +50,15 @@ __device__ __forceinline__ void tile_rows(const Axis& along, const Axis& axis, c
         for (int step = 0; step < STEPS; ++step) down.row(ring.bytes, rows[step], axis.scale, count, out);
     }
     fetch.finish();
+}
+
+template <int TAPS>
+__device__ __forceinline__ void tile_with_taps(const Axis& along, const Axis& axis, const Tile& tile, const Source& source, int begin, int count, Ring& ring, Out& out) {
+    if (axis.scale > 1.f) {
+        tile_rows<TAPS, true>(along, axis, tile, source, begin, count, ring, out);
+    } else {
+        tile_rows<TAPS, false>(along, axis, tile, source, begin, count, ring, out);
+    }
 }
 
 // ptrs_N, sizes_N2 (height, width), windows_VN4 (top, left, bottom, right) -> crops_VNHWC. Blocks
@@ -77,18 +86,18 @@ crop(const i64* ptrs, const int* sizes, const float* windows, u8* crops, int n, 
         const int right = smaller(left + columns, size);
         const Tile tile{left, right, along.first_seen(left), along.last_seen(right - 1)};
         const Source source(bytes, along, down, tile, width);
-        const Out out(first_row, size, tile, in_words);
+        Out out(first_row, size, tile, in_words);
         Ring& ring = *(Ring*)shared;
         if (taps <= 2) {
-            tile_rows<2>(along, down, tile, source, begin, count, ring, out);
+            tile_with_taps<2>(along, down, tile, source, begin, count, ring, out);
         } else if (taps == 3) {
-            tile_rows<3>(along, down, tile, source, begin, count, ring, out);
+            tile_with_taps<3>(along, down, tile, source, begin, count, ring, out);
         } else if (taps == 4) {
-            tile_rows<4>(along, down, tile, source, begin, count, ring, out);
+            tile_with_taps<4>(along, down, tile, source, begin, count, ring, out);
         } else if (taps <= 6) {
-            tile_rows<6>(along, down, tile, source, begin, count, ring, out);
+            tile_with_taps<6>(along, down, tile, source, begin, count, ring, out);
         } else {
-            tile_rows<ANY>(along, down, tile, source, begin, count, ring, out);
+            tile_with_taps<ANY>(along, down, tile, source, begin, count, ring, out);
         }
     }
 }

@@ -6,7 +6,7 @@ __device__ __forceinline__ u32 rounded(float value) { return __float_as_uint(val
 // Where a thread's pixels go. In words, three threads of four write four pixels: pixel x begins in
 // byte 3 x, and its word x % 4 bytes further on.
 struct Out {
-    u8* at;     // in the strip's first row
+    u8* at;     // in the strip's next row
     int pitch;  // bytes of a row
     u32 order;  // of the bytes of the thread's pixel and the next one's, as __byte_perm takes it
     bool in_words;
@@ -21,18 +21,18 @@ struct Out {
         is_busy = x - (int)(threadIdx.x % WARP) < tile.end;
     }
 
-    // For all threads of a warp together.
-    __device__ __forceinline__ void put(int row, const float (&colours)[3]) const {
+    // A row's; for all threads of a warp together.
+    __device__ __forceinline__ void put(const float (&colours)[3]) {
         const u32 r = rounded(colours[0]), g = rounded(colours[1]), b = rounded(colours[2]);
-        u8* to = at + row * pitch;
         if (in_words) {
             const u32 pixel = __byte_perm(__byte_perm(r, g, 0x0040u), b, 0x0410u);
             const u32 word = __byte_perm(pixel, __shfl_down_sync(0xFFFFFFFFu, pixel, 1), order);
-            if (is_mine) store_global_word(to, word);
+            if (is_mine) store_global_word(at, word);
         } else if (is_mine) {
-            store_global_byte(to, r);
-            store_global_byte(to + 1, g);
-            store_global_byte(to + 2, b);
+            store_global_byte(at, r);
+            store_global_byte(at + 1, g);
+            store_global_byte(at + 2, b);
         }
+        at += pitch;
     }
 };
