@@ -52,11 +52,11 @@ struct Axis {
         return scale > 1.f ? (int)floorf(centre(end)) : (int)floorf(centre(end - 1)) + 1;
     }
 
-    // The first output whose centre is not before a pixel.
-    __device__ __forceinline__ int output_from(int pixel) const {
-        int output = (int)ceilf(__fdividef((float)pixel - begin, scale));
-        while (distance(output - 1, pixel) >= 0.f) --output;
-        while (distance(output, pixel) < 0.f) ++output;
+    // The first output in [least, most] whose centre is not before a pixel, else `most`.
+    __device__ __forceinline__ int output_from(int pixel, int least, int most) const {
+        int output = smaller(larger((int)ceilf(__fdividef((float)pixel - begin, scale)), least), most);
+        while (output > least && distance(output - 1, pixel) >= 0.f) --output;
+        while (output < most && distance(output, pixel) < 0.f) ++output;
         return output;
     }
 

@@ -41,11 +41,11 @@ struct Fetch {
     const Source& source;
     const Axis& axis;
     Ring& ring;
-    const int begin, last;  // no row beyond `last` is needed
-    int y, group;            // the next row, and where it goes
+    const int begin, end, last;  // no row beyond `last` is needed
+    int y, group;                // the next row, and where it goes
 
     __device__ __forceinline__ Fetch(const Source& source, const Axis& axis, int begin, int count, Ring& ring)
-        : source(source), axis(axis), ring(ring), begin(begin), last(axis.last_of(begin + count)), y(axis.first_of(begin)), group(0) {}
+        : source(source), axis(axis), ring(ring), begin(begin), end(begin + count), last(axis.last_of(begin + count)), y(axis.first_of(begin)), group(0) {}
 
     // Threads of the last warp tell of a row each; a warp copies a row at a time. Only 16 bytes that
     // hold some that are needed are touched.
@@ -72,9 +72,9 @@ struct Fetch {
 
     __device__ __forceinline__ Row about(int row, int slot) const {
         const u32 at = slot * ROW + skipped(source.row(axis.inside(row)));
-        const int before = axis.output_from(row - 1), now = axis.output_from(row);
-        const int first = larger(before, begin);
-        Row about{at, larger(now, begin) - first, axis.distance(first, row - 1), 0.f};
+        // Where it shrinks, an output ends behind the centre of the next.
+        const int first = axis.output_from(row - 1, begin, end + 1), now = axis.output_from(row, begin, end + 1);
+        Row about{at, now - first, axis.distance(first, row - 1), 0.f};
         if (axis.scale > 1.f) {
             about.place = -axis.distance(now - 1, row) * axis.inverse;
             if (about.ends) about.norm = 1.f / weights_of(now - 2);

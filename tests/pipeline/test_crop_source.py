@@ -274,6 +274,24 @@ def test_windows_between_pixels_and_scales_about_one(libraries: dict[int, ctypes
 
 
 @needs_compiler
+def test_windows_of_next_to_nothing(libraries: dict[int, ctypes.CDLL]) -> None:
+    """All outputs lie at one place: none is passed by, and none is waited for."""
+    rng = np.random.default_rng(4)
+    image = noise(40, 30, rng)
+    windows = np.array(
+        [
+            [0, 0, 1e-30, 30],
+            [0, 0, 40, 1e-42],
+            [7, 3, np.nextafter(np.float32(7), np.float32(8)), 4],
+            [2.5, np.nextafter(np.float32(29), np.float32(0)), 3, 29],
+        ],
+        dtype=np.float32,
+    )[:, None]
+    crops = crops_of(libraries[512], [image], windows, 48, 20)
+    assert_as_defined(crops, [image], windows)
+
+
+@needs_compiler
 def test_the_last_row_of_an_image_is_read_no_further(libraries: dict[int, ctypes.CDLL]) -> None:
     """At any place of its last byte in a word: `global_word` stops what reads beyond it."""
     rng = np.random.default_rng(8)
