@@ -19,7 +19,7 @@ struct Across {
     u32 first_byte;
 
     __device__ __forceinline__ Across(const Axis& axis, const Tile& tile) {
-        const int column = column_of(tile), nearest = (int)ceilf(axis.centre(column) - axis.radius);
+        const int column = column_of(tile), nearest = axis.first_within(column, axis.radius);
         const int first = larger(tile.first, smaller(nearest, tile.last + 1 - TAPS));
         // Of pixels that the image has not, in whose place the nearest is seen.
         const float before = axis.sum_of_weights(column, nearest, tile.first);
@@ -68,7 +68,7 @@ struct Across<ANY> {
 
     __device__ __forceinline__ void sum(const u8* bytes, u32 row, float (&sums)[3]) const {
         const int column = column_of(tile);
-        int pixel = (int)ceilf(axis.centre(column) - axis.radius);
+        int pixel = axis.first_within(column, axis.radius);
         float weights = 0.f;
         sums[0] = sums[1] = sums[2] = 0.f;
         for (int tap = axis.taps(); tap > 0; --tap) {

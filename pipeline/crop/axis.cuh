@@ -27,11 +27,13 @@ struct Axis {
         inverse = 1.f / radius;
     }
 
+    // Right but for its last digits: far out it may lie on the wrong side of a pixel, so what decides
+    // is `distance`.
     __device__ __forceinline__ float centre(int output) const { return fmaf((float)output, scale, begin); }
 
-    // From a pixel to an output's centre: with all digits also where both are large.
+    // From a pixel to an output's centre, as exact as a float can be that is as small.
     __device__ __forceinline__ float distance(int output, int pixel) const {
-        return fmaf((float)output, scale, -(float)pixel) + fmaf((float)output, scale_low, begin);
+        return fmaf((float)output, scale, -(float)pixel) + fmaf((float)output + 0.5f, scale_low, begin);
     }
 
     // The nearest pixel that the image has.
@@ -40,16 +42,23 @@ struct Axis {
     }
     // Pixels that an output sees, at most.
     __device__ __forceinline__ int taps() const { return (int)ceilf(2.f * radius); }
-    __device__ __forceinline__ int first_seen(int output) const { return inside((int)ceilf(centre(output) - radius)); }
-    __device__ __forceinline__ int last_seen(int output) const { return inside((int)floorf(centre(output) + radius)); }
+    __device__ __forceinline__ int first_seen(int output) const { return inside(first_within(output, radius)); }
+    __device__ __forceinline__ int last_seen(int output) const { return inside((int)ceilf(centre(output) + radius)); }
 
-    // The pixels from which on, and up to which, outputs from `begin` on and before `end` are made,
-    // on the way of down.cuh.
-    __device__ __forceinline__ int first_of(int begin) const {
-        return scale > 1.f ? (int)floorf(centre(begin - 1)) + 1 : (int)floorf(centre(begin));
+    // The first pixel that is less than so far before an output's centre, or behind it.
+    __device__ __forceinline__ int first_within(int output, float reach) const {
+        int pixel = (int)ceilf(centre(output) - reach);
+        while (distance(output, pixel - 1) < reach) --pixel;
+        while (distance(output, pixel) >= reach) ++pixel;
+        return pixel;
     }
-    __device__ __forceinline__ int last_of(int end) const {
-        return scale > 1.f ? (int)floorf(centre(end)) : (int)floorf(centre(end - 1)) + 1;
+
+    // The first and the last row that down.cuh needs for outputs [begin, end).
+    __device__ __forceinline__ int first_row(int begin) const {
+        return scale > 1.f ? first_within(begin - 1, 0.f) : first_within(begin, 0.f) - 1;
+    }
+    __device__ __forceinline__ int last_row(int end) const {
+        return scale > 1.f ? first_within(end, 0.f) - 1 : first_within(end - 1, 0.f);
     }
 
     // The first output in [least, most] whose centre is not before a pixel, else `most`.

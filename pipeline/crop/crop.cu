@@ -41,7 +41,7 @@ template <int TAPS, bool SHRINKS>
 __device__ __forceinline__ void tile_rows(const Axis& along, const Axis& axis, const Tile& tile, const Source& source, int begin, int count, Ring& ring, Out& out) {
     Down<TAPS, SHRINKS> down(along, tile);
     Fetch fetch(source, axis, begin, count, ring);
-    // One place where copies begin: code that is there twice does not fit where it is fetched from.
+    // One place where copies begin: the instruction cache has no room for the code twice.
     for (int ahead = 1 - GROUPS; down.made < count; ++ahead) {
         const Row* rows = ahead < 0 ? nullptr : fetch.next_rows();
         fetch.copy_group();

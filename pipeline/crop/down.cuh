@@ -2,13 +2,13 @@
 //
 // SHRINKS, scale > 1: outputs are `scale` apart and reach as far, so a row between two of them is
 // shared by these, in shares that add up to one. The upper one ends with the first row beyond the
-// lower. The first to end is the one before those that are wanted.
-// Else an output lies between two rows and ends with the lower one.
+// lower. The first row lies between the output before those that are wanted and the first of these.
+// Else an output lies between two rows and ends with the lower one; several may.
 template <int TAPS, bool SHRINKS>
 struct Down {
     const Across<TAPS> across;
-    int made;               // outputs that have ended, of those that are wanted
-    float now[3], next[3];  // sums of the upper and of the lower output; or the last row, and nothing
+    int made;               // wanted outputs that have ended; -1 before the one before them has
+    float now[3], next[3];  // SHRINKS: sums of the upper and the lower output. Else the row before, -
 
     __device__ __forceinline__ Down(const Axis& along, const Tile& tile) : across(along, tile), made(SHRINKS ? -1 : 0) {
 #pragma unroll
@@ -18,7 +18,7 @@ struct Down {
     __device__ __forceinline__ void row(const u8* bytes, const Row row, float scale, int count, Out& out) {
         float x[3];
         if (out.is_busy) across.sum(bytes, row.at, x);
-        // Where it shrinks more than one only as outputs are a row apart but for the last digits.
+        // SHRINKS: one at most, or two where scale is 1 but for its last digits.
 #pragma unroll 1
         for (int ended = 0; ended < row.ends; ++ended, ++made) {
             float sums[3];

@@ -4,8 +4,9 @@
 __device__ __noinline__ void huge_scale(const u8* bytes, i64 image_pitch, Axis down, Axis along, int begin, int count, int size, double* sums, u8* out) {
     for (int pixel = 0; pixel < count * size; ++pixel) {
         const float y_centre = down.centre(begin + pixel / size), x_centre = along.centre(pixel % size);
-        const int top = (int)ceilf(y_centre - down.radius), bottom = (int)floorf(y_centre + down.radius);
-        const int left = (int)ceilf(x_centre - along.radius), right = (int)floorf(x_centre + along.radius);
+        // One pixel more at either end: its weight is 0, wherever rounding puts it.
+        const int top = (int)floorf(y_centre - down.radius), bottom = (int)ceilf(y_centre + down.radius);
+        const int left = (int)floorf(x_centre - along.radius), right = (int)ceilf(x_centre + along.radius);
         double sum[4] = {0., 0., 0., 0.};  // of the colours, and of the weights
         for (int y = top; y <= bottom; ++y) {
             const double y_weight = tent(down.distance(begin + pixel / size, y), down.inverse);

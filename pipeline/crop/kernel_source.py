@@ -13,15 +13,17 @@ SOURCES = (
     "huge.cuh",
 )
 THREADS = 256
-# Blocks of so many threads that a multiprocessor is to hold at a time, for their registers' sake.
+# Blocks of THREADS that a multiprocessor is to hold at a time: registers are shared out by that.
 BLOCKS = 4
 # Bytes of a row of the image that a tile sees, at most: 512 pixels.
 SPAN = 1536
+# Rows in the ring, and its bytes for each beyond SPAN: as rows.cuh has them.
 _ROWS, _BEYOND = 16, 32 + 16
 
 
 def threads(size: int) -> int:
-    """Of a block that makes crops of this side, in whole warps: as many as a tile has columns."""
+    """Of a block that makes crops of this side, in whole warps: as many as a
+    tile has columns, where SPAN does not make it narrower."""
     tiles = -(-size // THREADS)
     return 32 * -(-size // (32 * tiles))
 

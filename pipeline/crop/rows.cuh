@@ -9,8 +9,8 @@ constexpr int ROW = SPAN + 32;
 struct __align__(16) Row {
     u32 at;    // the tile's first byte, in the ring
     int ends;  // outputs that end here, as down.cuh tells
-    // Where scale > 1, its share of the lower one of the outputs between which it lies, and 1 / the
-    // sum of the weights of the one that ends. Else how far the first that ends is from the row above.
+    // scale > 1: its share of the lower one of the two outputs that it lies between, and 1 / the sum
+    // of the weights of what ends. Else how far below the row above the first lies that ends, and 0.
     float place, norm;
 };
 
@@ -45,7 +45,7 @@ struct Fetch {
     int y, group;                // the next row, and where it goes
 
     __device__ __forceinline__ Fetch(const Source& source, const Axis& axis, int begin, int count, Ring& ring)
-        : source(source), axis(axis), ring(ring), begin(begin), end(begin + count), last(axis.last_of(begin + count)), y(axis.first_of(begin)), group(0) {}
+        : source(source), axis(axis), ring(ring), begin(begin), end(begin + count), last(axis.last_row(begin + count)), y(axis.first_row(begin)), group(0) {}
 
     // Threads of the last warp tell of a row each; a warp copies a row at a time. Only 16 bytes that
     // hold some that are needed are touched.
@@ -82,20 +82,21 @@ struct Fetch {
         return about;
     }
 
+    // One pixel more at either end: its weight is 0, wherever rounding puts it.
     __device__ __forceinline__ float weights_of(int output) const {
         const float centre = axis.centre(output);
-        return axis.sum_of_weights(output, (int)ceilf(centre - axis.radius), (int)floorf(centre + axis.radius) + 1);
+        return axis.sum_of_weights(output, (int)floorf(centre - axis.radius), (int)ceilf(centre + axis.radius) + 1);
     }
 
-    // Of STEPS rows which are there, when the copies of all groups but one are under way. What is
-    // copied next takes the place of those before them.
+    // The oldest group, once it is there for all threads. They are then done with the one before it,
+    // whose place the next `copy_group` takes; GROUPS - 1 must have been called before.
     __device__ __forceinline__ const Row* next_rows() const {
         wait_for_groups<GROUPS - 2>();
         __syncthreads();
         return ring.rows + (group + 1 == GROUPS ? 0 : group + 1) * STEPS;
     }
 
-    // All threads are done with the ring.
+    // Nothing is on its way any more, and all threads are done with the ring.
     __device__ __forceinline__ void finish() {
         wait_for_groups<0>();
         __syncthreads();

@@ -1,4 +1,4 @@
-// Enough of CUDA to run augment_patchify.cu as C++ threads: a test of what it computes, without a GPU.
+// Enough of CUDA to run the project's kernels as C++ threads: a test of what they compute, without a GPU.
 
 #include <pthread.h>
 

@@ -248,7 +248,7 @@ def test_any_scale_in_either_direction(pixels: int, libraries: dict[int, ctypes.
     rng = np.random.default_rng(pixels)
     shapes = [(50, 1400), (1400, 50), (60, 700), (3, 3), (400, 400)]
     images = [noise(*shape, rng, skip=i) for i, shape in enumerate(shapes)]
-    narrow = [[0, 0, 50, 1400], [0, 0, 1400, 50], [7, 3, 50, 633], [1, 1, 2, 2], [0, 0, 400, 400]]
+    narrow = [[0, 11, 50, 1400], [11, 0, 1400, 50], [7, 3, 50, 633], [1, 1, 2, 2], [0, 0, 400, 400]]
     other = [[1, 0, 2, 1399], [0, 1, 1399, 2], [0, 0, 60, 200], [0, 0, 3, 1], [399, 0, 400, 1]]
     windows = np.array([narrow, other], dtype=np.float32)
     for size in (16, 36):
@@ -293,10 +293,10 @@ def test_windows_of_next_to_nothing(libraries: dict[int, ctypes.CDLL]) -> None:
 
 @needs_compiler
 def test_the_last_row_of_an_image_is_read_no_further(libraries: dict[int, ctypes.CDLL]) -> None:
-    """At any place of its last byte in a word: `global_word` stops what reads beyond it."""
+    """At any place of its last byte among 16: `copy_16` stops what reads beyond it."""
     rng = np.random.default_rng(8)
     shapes = [(2, width) for width in range(1, 9)]
-    for skip in range(4):
+    for skip in range(16):
         images = [noise(*shape, rng, skip) for shape in shapes]
         windows = np.array([[[0, 0, h, w] for h, w in shapes]], dtype=np.float32)
         crops = crops_of(libraries[128], images, windows, 16, 16)

@@ -1,15 +1,19 @@
 """Outputs of DALI on a GPU: nothing else gets their memory before they have been read."""
 
 import gc
+import itertools
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from accelssl.pipeline import views
+from accelssl.pipeline.crop_stream import KernelCrops
 from accelssl.pipeline.dali import CropStream, DecoderStream
 from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.draws import Draws
@@ -122,12 +126,42 @@ def test_closed_or_dropped_it_waits_for_all(is_closed: bool) -> None:
     assert outputs() is None and clock.now == 3
 
 
-def decoder(split: Split, batches: EncodedBatches, device: torch.device) -> DecoderStream:
-    return DecoderStream(split, batches, BATCH, device, Decoding(prefetch=2, hw_load=0))
+def kernels(split: Split, batches: EncodedBatches, device: torch.device) -> KernelCrops:
+    decoding = Decoding(prefetch=1, hw_load=0, decoders=2)
+    return KernelCrops(DecoderStream(split, batches, BATCH, device, decoding), SIZES)
 
 
-def crops(split: Split, batches: EncodedBatches, device: torch.device) -> CropStream:
+def dalis(split: Split, batches: EncodedBatches, device: torch.device) -> CropStream:
     return CropStream(split, batches, SIZES, BATCH, device, Decoding(prefetch=2, hw_load=0))
+
+
+def encoded(split: Split) -> EncodedBatches:
+    drawn = Draws((views.simclr(96)[0],) * 2, 0)
+    planned = plans(len(split), BATCH, 0, 0, 1, Position())
+    return EncodedBatches(split, planned, drawn, threads=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", [kernels, dalis])
+def test_crops_are_right_however_late_the_gpu_makes_them(
+    shard_set: ShardSet, way: Callable[..., Any]
+) -> None:
+    """Each is launched behind a kernel that does nothing for long, while DALI goes on decoding."""
+    split, gpu = shard_set.split("train"), torch.device("cuda")
+
+    def crops(cycles: int) -> Iterator[Tensor]:
+        stream = way(split, encoded(split), gpu)
+        for _, made in itertools.islice(stream, BATCHES // 2):
+            yield torch.stack(made)
+            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+        stream.close()
+
+    prompt = [batch.cpu() for batch in crops(0)]
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        late = list(crops(TENTH_OF_A_SECOND))
+    torch.cuda.synchronize()
+    for ours, expected in zip(late, prompt, strict=True):
+        assert np.array_equal(ours.cpu().numpy(), expected.numpy())
 
 
 def addresses(outputs: list[list[Any]]) -> list[tuple[int, int]]:
@@ -137,16 +171,12 @@ def addresses(outputs: list[list[Any]]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", [decoder, crops])
-def test_no_output_lies_where_one_is_that_the_gpu_has_yet_to_read(
-    shard_set: ShardSet, way: Callable[..., Any]
-) -> None:
+def test_no_output_lies_where_one_is_that_the_gpu_has_yet_to_read(shard_set: ShardSet) -> None:
     """Whatever DALI writes to memory comes in no order with what waits on this stream."""
     split, gpu = shard_set.split("train"), torch.device("cuda")
-    planned = plans(len(split), BATCH, 0, 0, 1, Position())
-    drawn = Draws((views.simclr(96)[0],) * 2, 0)
-    stream = way(split, EncodedBatches(split, planned, drawn, threads=2), gpu)
+    stream = dalis(split, encoded(split), gpu)
     to_be_read: list[tuple[torch.cuda.Event, list[tuple[int, int]]]] = []
+    used_again = 0
     with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
         for _ in range(BATCHES):
             made = stream._run()[1]
@@ -154,8 +184,10 @@ def test_no_output_lies_where_one_is_that_the_gpu_has_yet_to_read(
             del made
             for reader, others in to_be_read:
                 overlaps = any(a < d and c < b for a, b in at for c, d in others)
+                used_again += overlaps
                 assert not overlaps or reader.query()  # type: ignore[no-untyped-call]
             torch.cuda._sleep(TENTH_OF_A_SECOND)  # type: ignore[no-untyped-call]
             to_be_read.append((torch.cuda.current_stream().record_event(), at))
     torch.cuda.synchronize()
     stream.close()
+    assert used_again
