@@ -100,6 +100,10 @@ $(MADE):
 	    echo "NVIDIA DALI has no package for $$(uname -s) on $$(uname -m)." >&2; \
 	    echo "Use Linux on x86_64 or aarch64 (on Windows, inside WSL 2)." >&2; exit 2;; \
 	esac
+	@if [ -e $(VENV) ] && [ -z "$(wildcard $(VENV)/.made-for-*)" ]; then \
+	    echo "$(VENV) is there, and not from this Makefile, which would begin it anew." >&2; \
+	    echo "Remove it, or name another folder: make VENV=.venv-make demo" >&2; exit 2; \
+	fi
 	@for python in $(PYTHONS); do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	        if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \

@@ -1,6 +1,8 @@
 """The checkout, the wheel's package list and the import layers agree."""
 
 import ast
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -12,7 +14,7 @@ CODE = ("pipeline", "model", "train", "benchmarks")
 ALLOWED = {
     "pipeline": {"errors"},
     "model": {"errors"},
-    "train": {"errors", "option_names", "pipeline", "model"},
+    "train": {"errors", "option_names", "telling", "pipeline", "model"},
     "benchmarks": {"errors", "pipeline", "model", "train"},
 }
 
@@ -48,3 +50,14 @@ def test_imports_point_one_way(top: str) -> None:
 
 def test_nothing_is_imported_twice() -> None:
     assert not set(CODE) & set(sys.modules)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_begins_no_environment_anew_that_it_did_not_make(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    mine = tmp_path / ".venv" / "mine"
+    mine.parent.mkdir()
+    mine.touch()
+    made = ["make", ".venv/.made-for-cu13"]
+    ran = subprocess.run(made, cwd=tmp_path, text=True, capture_output=True)
+    assert ran.returncode and "not from this Makefile" in ran.stderr and mine.exists()

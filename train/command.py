@@ -106,6 +106,8 @@ def train_command(
         else:
             if is_measured:
                 options["batch"] = smallest_batch(ranks.world)
+            if data is None and ranks.is_main:  # more likely it is --resume that was forgotten
+                refuse_a_used_folder(out)
             config = new_config(
                 algo=algo,
                 data=data,

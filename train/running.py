@@ -9,6 +9,7 @@ import torch
 from accelssl.pipeline.compress.compression import UNCOMPRESSED
 from accelssl.train import checkpoint
 from accelssl.train.auto_batch import BatchChoice
+from accelssl.telling import telling
 from accelssl.train.baseline import measure_baseline, wants_baseline
 from accelssl.train.config import TrainConfig
 from accelssl.train.distributed import ALONE, Ranks, this_job
@@ -119,7 +120,9 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
             soft_wrap=True,
         )
         try:
-            measure_baseline(session, out)
+            with telling() as tell:
+                tell("timing uncompressed steps")
+                measure_baseline(session, out)
         except KeyboardInterrupt:
             console.print("Interrupted: the report is without that speed-up. The run is complete.")
     try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from accelssl.errors import UserError
+from accelssl.telling import telling
 
 if TYPE_CHECKING:
     import torch
@@ -84,8 +85,6 @@ def bench_throughput(
         _bench_kernel(device, implementation, out, quick, as_json)
         return
     _refuse_given({"implementation": implementation}, "goes with --only kernel alone")
-    from rich.console import Console
-
     from accelssl.benchmarks.throughput import bench_throughput, folder_for, write_json, write_page
     from accelssl.benchmarks.throughput_plan import plan_of
     from accelssl.train.device import pick_device
@@ -96,12 +95,12 @@ def bench_throughput(
     if explain:
         _explain_step(place, plan, folder, as_json)
         return
-    with Console(stderr=True).status("starting") as status:
+    with telling() as tell:
         bench = bench_throughput(
             place,
             plan,
             shards=shards,
-            progress=status.update,
+            progress=tell,
             on_row=lambda so_far: None if folder is None else write_json(so_far, folder),
         )
     print(bench.to_json() if as_json else bench)
@@ -110,15 +109,13 @@ def bench_throughput(
 
 
 def _explain_step(device: "torch.device", plan: "Plan", folder: Path | None, as_json: bool) -> None:
-    from rich.console import Console
-
     from accelssl.benchmarks.step_explain import explain_step, write_json, write_page
 
-    with Console(stderr=True).status("starting") as status:
+    with telling() as tell:
         bench = explain_step(
             device,
             plan,
-            progress=status.update,
+            progress=tell,
             on_row=lambda so_far: None if folder is None else write_json(so_far, folder),
         )
     print(bench.to_json() if as_json else bench)
@@ -135,18 +132,16 @@ def _refuse_given(options: dict[str, Any], why: str) -> None:
 def _bench_kernel(
     device: str, implementation: str | None, out: Path | None, quick: bool, as_json: bool
 ) -> None:
-    from rich.console import Console
-
     from accelssl.benchmarks.kernel import bench_kernel, write_page
     from accelssl.train.device import pick_device
 
     implementations = None if implementation is None else (_known(implementation),)
-    with Console(stderr=True).status("starting") as status:
+    with telling() as tell:
         bench = bench_kernel(
             pick_device(device),
             implementations=implementations,
             quick=quick,
-            progress=status.update,
+            progress=tell,
         )
     print(bench.to_json() if as_json else bench)
     if out is not None:
@@ -174,8 +169,6 @@ def doctor(
         return
     import tempfile
 
-    from rich.console import Console
-
     from accelssl.benchmarks.doctor import chart
     from accelssl.benchmarks.doctor.examination import examine
     from accelssl.benchmarks.doctor.finding import Context, device_to_look_at
@@ -185,10 +178,10 @@ def doctor(
     _refuse_without_gpu(known, chosen.type)
     with (
         tempfile.TemporaryDirectory(prefix="accelssl-doctor-") as scratch,
-        Console(stderr=True).status("starting") as status,
+        telling() as tell,
     ):
         context = Context(chosen, Path(scratch), data, known, device)
-        examination = examine(context, status.update)
+        examination = examine(context, tell)
     if as_json:
         print(chart.to_json(examination))
     else:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from accelssl.run_options import Algo, Drop, KnownSchedule, Model, Patch, Recipe, Small
+from accelssl.telling import telling
 
 
 def add_to(app: typer.Typer) -> None:
@@ -60,11 +61,9 @@ def plan(
 ) -> None:
     """Say what a run will be before it is: steps, images, units, time, and whether data keeps up.
 
-    Prints the train command that carries it out. Speeds are measured for some seconds a stage, on
-    one GPU or the CPU, or taken from a saved bench-throughput.
+    Prints the train command that carries it out. Speeds are measured for some seconds a stage, and
+    a step at least, on one GPU or the CPU, or taken from a saved bench-throughput.
     """
-    from rich.console import Console
-
     from accelssl.train.batch_choice import parse_batch
     from accelssl.train.plan_command import Asked, Where, plan_command
 
@@ -86,9 +85,9 @@ def plan(
         hours=hours,
         epochs=epochs_equivalent,
     )
-    with Console(stderr=True).status("starting") as status:
+    with telling() as tell:
         where = Where(device, gpus, bench, threads, precision)
-        planned = plan_command(asked, where, as_json=as_json, progress=status.update)
+        planned = plan_command(asked, where, as_json=as_json, progress=tell)
     print(planned)
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accelssl.option_names import option_of
+from accelssl.telling import LINE_EVERY_S
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-_LINE_EVERY_S = 30
 _SAMPLES = "samples_per_shard"
 Workers = Annotated[int, typer.Option(help="Processes at work; 0: one for each core.")]
 
@@ -227,7 +227,7 @@ def _lines(unit: str) -> Callable[[str, int, int | None], None]:
 
     def show(what: str, done: int, total: int | None) -> None:
         nonlocal said_at_s
-        if time.monotonic() - said_at_s >= _LINE_EVERY_S:
+        if time.monotonic() - said_at_s >= LINE_EVERY_S:
             said_at_s = time.monotonic()
             of_all = "" if total is None else f" of {total:,}"
             print(f"{what}: {done:,}{of_all} {unit}", file=sys.stderr, flush=True)

@@ -297,7 +297,8 @@ def train(
         auto=AutoOptions(auto_share, auto_at, auto_patches, auto_drops),
     )
     if stopped_by:
-        _stop(f"Stopped; continue with: accelssl train --out {out} --resume", 128 + stopped_by)
+        on = "--resume" if baseline else "--resume --no-baseline"
+        _stop(f"Stopped; continue with: accelssl train --out {out} {on}", 128 + stopped_by)
 
 
 def demo(

@@ -193,3 +193,13 @@ def test_a_run_that_is_not_there_is_missed_in_plain_words(
     code, said = accelssl(capsys, command, tmp_path)
     assert code == 2 and "config.json" in said and "Errno" not in said
     assert not (tmp_path / "gone").exists()
+
+
+def test_who_forgot_to_say_resume_is_told_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    code, said = accelssl(capsys, f"train --out {run} --device cpu")
+    assert code == 2 and "already holds a run" in said and "Continue it with --resume" in said

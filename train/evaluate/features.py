@@ -8,8 +8,6 @@ from contextlib import closing
 from dataclasses import replace
 
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 
 from accelssl.errors import UserError
@@ -19,6 +17,7 @@ from accelssl.pipeline.evaluation import EVALUATION_SIZE, evaluation_batches
 from accelssl.pipeline.loader import Loader, LoaderOptions, Tokens
 from accelssl.pipeline.shards import Split
 from accelssl.pipeline.views import View
+from accelssl.telling import told
 from accelssl.train.config import TrainConfig
 
 BATCH = 64
@@ -41,13 +40,7 @@ def features(
     """
     parts = []
     batches = evaluation_batches(split, options)
-    shown = track(
-        batches,
-        f"features of {split.name}",
-        -(-len(split) // options.batch),
-        console=Console(stderr=True),
-        disable=not show,
-    )
+    shown = told(batches, f"features of {split.name}", -(-len(split) // options.batch), show)
     for tokens, labels_N in shown:
         found = {name: extract(tokens) for name, extract in extracts.items()}
         parts.append((found, torch.from_numpy(labels_N).to(options.device)))

@@ -5,12 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from accelssl.errors import UserError
 from accelssl.pipeline.loader import LoaderOptions
 from accelssl.pipeline.shards import ShardSet
+from accelssl.telling import told
 from accelssl.train.evaluate.features import (
     Extract,
     Labelled,
@@ -66,7 +65,7 @@ def linear_scores(
 
 def fit(probes: dict[str, Probe], epochs: Iterable[Epoch], count: int, show: bool = False) -> None:
     """Train each probe on its features in the batches of `count` epochs."""
-    shown = track(epochs, "linear probes", count, console=Console(stderr=True), disable=not show)
+    shown = told(epochs, "linear probes", count, show)
     for epoch, batches in enumerate(shown):
         for found, labels_N in batches:
             for name, probe in probes.items():
@@ -105,12 +104,11 @@ def _epochs(
         options = replace(options, batch=settings.batch)
         return features_of_random_crops(train, extracts, options, settings.epochs)
     if crops:
-        passes = track(
+        passes = told(
             features_of_random_crops(train, extracts, options, crops),
             f"features of {crops} crops of train",
             crops,
-            console=Console(stderr=True),
-            disable=not show,
+            show,
         )
         caches = [joined(list(batches)) for batches in passes]
     else:
