@@ -31,7 +31,7 @@ def test_what_is_taken_one_by_one_is_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 0.0
-    monkeypatch.setattr(telling.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     taken = told(range(1200), "features", 1200)
     for _ in islice(taken, 301):
         now_s += 0.125

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from accelssl.pipeline.compress.compression import UNCOMPRESSED
+from accelssl.telling import telling
 from accelssl.train import checkpoint
 from accelssl.train.auto_batch import BatchChoice
-from accelssl.telling import telling
 from accelssl.train.baseline import measure_baseline, wants_baseline
 from accelssl.train.config import TrainConfig
 from accelssl.train.distributed import ALONE, Ranks, this_job
