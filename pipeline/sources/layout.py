@@ -130,8 +130,10 @@ def _place(source: Path, path: Path) -> str:
 
 
 def _names_in(folder: Path, paths: Sequence[Path]) -> frozenset[str]:
+    """Of those of the paths that lie in the folder, links and what they lead to alike."""
     inside = _real(folder)
-    return frozenset(path.name for path in paths if _real(path).parent == inside)
+    places = [place for path in paths for place in (_real(path.parent) / path.name, _real(path))]
+    return frozenset(place.name for place in places if place.parent == inside)
 
 
 def _real(path: Path) -> Path:

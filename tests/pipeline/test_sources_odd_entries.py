@@ -358,3 +358,12 @@ def test_a_class_folder_that_is_a_broken_link_is_refused_by_name(tmp_path: Path)
     assert f"The class folder {tmp_path / 'in' / 'train' / TENCH} is a link that" in refusal(
         tmp_path / "in"
     )
+
+
+def test_a_split_that_is_a_link_is_read_and_not_said_to_be_unread(tmp_path: Path) -> None:
+    put(tmp_path / "elsewhere" / "train" / TENCH / "1.JPEG")
+    put(tmp_path / "source" / "notes.txt")
+    (tmp_path / "source" / "train").symlink_to(tmp_path / "elsewhere" / "train")
+    source = open_source(tmp_path / "source")
+    assert names(source) == [(TENCH, "1.JPEG")]
+    assert source.ignored.examples == ["notes.txt"]

@@ -221,12 +221,12 @@ def test_a_file_that_is_no_analysis_is_refused(tmp_path: Path, text: str | None)
     [
         (lambda content: content["facts"].update(batch=0), "batch 0"),
         (lambda content: content["facts"].update(batch="512"), "batch no whole number"),
-        (lambda content: content["facts"].pop("algo"), "algo"),
+        (lambda content: content["facts"].pop("algo"), "it has no 'algo'"),
         (lambda content: content["stages"].reverse(), "the shares"),
         (lambda content: content["stages"][1].update(share=0.0), "the shares"),
         (lambda content: content["stages"][1]["cells"].pop(), "not the same"),
         (lambda content: content["stages"][1]["cells"][2].update(cost=0), "makes no sense"),
-        (lambda content: content["stages"][1]["cells"][2].update(cost=10**400), "OverflowError"),
+        (lambda content: content["stages"][1]["cells"][2].update(cost=10**400), "int too large"),
         (
             lambda content: content["stages"][1]["cells"][2].update(ca_mse=[math.nan] * 3),
             "makes no sense",

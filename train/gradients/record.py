@@ -193,11 +193,16 @@ def read_record(path: Path) -> Record:
         _refuse_other_than_analysed(stages)
         return Record(_facts_of(content), stages, content.get("made", {}))
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__} {error}"
         raise UserError(
-            f"{path} is no gradient analysis ({reason}).",
+            f"{path} is no gradient analysis ({_reason(error)}).",
             "Name the file that accelssl analyze-gradients wrote with --out.",
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return str((isinstance(error, OSError) and error.strerror) or error)
 
 
 def _refuse_other_than_analysed(stages: Sequence[StageRecord]) -> None:
