@@ -52,35 +52,30 @@ struct Across {
 #pragma unroll
         for (int i = 0; i < 3 * TAPS; ++i) {
             const float raised = above_2_23(words[i / 4], i % 4);
-            // The first is exact before it is rounded, as the others are that are brought down by themselves.
+            // The first is brought down within its fma, which rounds once; the others before theirs.
             sums[i % 3] = i < 3 ? fmaf(weights[0], raised, weights[0] * -TWO_TO_23) : fmaf(weights[i / 3], raised - TWO_TO_23, sums[i % 3]);
         }
     }
 };
 
-// As many as there are.
+// As many as there are, each weight anew in every row.
 template <>
 struct Across<ANY> {
     const Axis& axis;
     const Tile& tile;
+    const int column, nearest;
+    const float norm;
 
-    __device__ __forceinline__ Across(const Axis& axis, const Tile& tile) : axis(axis), tile(tile) {}
+    __device__ __forceinline__ Across(const Axis& axis, const Tile& tile)
+        : axis(axis), tile(tile), column(column_of(tile)), nearest(axis.first_within(column, axis.radius)), norm(1.f / axis.sum_of_weights(column, nearest, nearest + axis.taps())) {}
 
     __device__ __forceinline__ void sum(const u8* bytes, u32 row, float (&sums)[3]) const {
-        const int column = column_of(tile);
-        int pixel = axis.first_within(column, axis.radius);
-        float weights = 0.f;
         sums[0] = sums[1] = sums[2] = 0.f;
-        for (int tap = axis.taps(); tap > 0; --tap) {
-            const float weight = tent(axis.distance(column, pixel), axis.inverse);
+        for (int pixel = nearest; pixel < nearest + axis.taps(); ++pixel) {
+            const float weight = norm * tent(axis.distance(column, pixel), axis.inverse);
             const u8* from = bytes + row + 3 * (smaller(larger(pixel, tile.first), tile.last) - tile.first);
 #pragma unroll
             for (int i = 0; i < 3; ++i) sums[i] = fmaf(weight, (float)from[i], sums[i]);
-            weights += weight;
-            ++pixel;
         }
-        const float norm = __fdividef(1.f, weights);
-#pragma unroll
-        for (int i = 0; i < 3; ++i) sums[i] *= norm;
     }
 };
