@@ -9,7 +9,9 @@ Recipe = Annotated[
 ]
 Algo = Annotated[str | None, typer.Option(help="Method: simclr, moco or dino [simclr].")]
 Model = Annotated[str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")]
-Patch = Annotated[int | None, typer.Option(help="Patch side in pixels [30].")]
+Patch = Annotated[
+    int | None, typer.Option(help="Patch side in pixels: 16, 20, 24, 30, 40 or 48 [30].")
+]
 Drop = Annotated[float | None, typer.Option(help="Fraction of patches dropped [0.5].")]
 ScheduleChoice = Annotated[
     str | None,
