@@ -20,6 +20,12 @@ from accelssl.train.method import sample_cost
 EQUIVALENT_SIZE = 224
 
 
+IN_TURN = (
+    "on a CPU steps and data take turns, so s/step is the time of both, and what is needed and "
+    "given are their rates by themselves"
+)
+
+
 @dataclass(frozen=True)
 class StageSpeed:
     """Seconds of a step without its data, and the images a second that the loader gives by itself;
@@ -142,6 +148,8 @@ def plan_run(
                 loader_images_per_s=speed.stages[i].loader_images_per_s,
             )
         )
+    knows_loader = any(each.loader_images_per_s for each in speed.stages)
+    in_turn = (IN_TURN,) if knows_loader and not speed.loads_meanwhile else ()
     return Plan(
         budget=config.budget,
         batch=batch,
@@ -149,7 +157,7 @@ def plan_run(
         gpus=gpus,
         stages=tuple(planned),
         steps_by_iterations=steps_by_iterations(config),
-        assumptions=speed.assumptions,
+        assumptions=(*speed.assumptions, *in_turn),
     )
 
 

@@ -16,6 +16,10 @@ HEADS = (
 )  # fmt: skip
 
 
+MANY_EPOCHS = 1600
+"""MAE's longest run; SimCLR's is of 1,000."""
+
+
 def plan_json(plan: Plan, config: TrainConfig, command: str) -> str:
     """For programs; times in seconds, `flops` in operations."""
     stages = [asdict(s) | {"waits_for_data": s.waits_for_data} for s in plan.stages]
@@ -65,6 +69,11 @@ def _notes(plan: Plan) -> list[str]:
     ]
     if slow:
         notes.append("accelssl bench-throughput --shards SHARDS finds what limits the loader.")
+    if plan.epochs > MANY_EPOCHS:
+        notes.append(
+            f"Every image is shown {plan.epochs:,.0f} times; published runs show each 100 to "
+            f"{MANY_EPOCHS:,} times. A smaller --budget, or more images, may do as well."
+        )
     notes += [f"Assumed: {assumption}." for assumption in plan.assumptions]
     notes.append("Time is training alone: starting, compiling and evaluating come on top.")
     return notes

@@ -13,8 +13,16 @@ import pytest
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
 from accelssl.train.config import TrainConfig
-from accelssl.train.plan import Plan, Speed, StageSpeed, budget_in, equivalent_budget, plan_run
-from accelssl.train.plan_pages import plan_json
+from accelssl.train.plan import (
+    IN_TURN,
+    Plan,
+    Speed,
+    StageSpeed,
+    budget_in,
+    equivalent_budget,
+    plan_run,
+)
+from accelssl.train.plan_pages import plan_json, plan_text
 from accelssl.train.schedule import Schedule, Stage, constant
 
 CHEAP, DEAR = Compression(48, 0.5), Compression(30, 0.5)
@@ -78,6 +86,7 @@ def test_data_that_is_made_meanwhile_costs_time_only_where_it_is_too_slow() -> N
     on_cpu = planned(config(), speed(*times, meanwhile=False))
     assert on_cpu.stages[0].step_s == pytest.approx(0.1 + 0.016)
     assert on_cpu.seconds_s == pytest.approx(sum(s.steps * s.step_s for s in on_cpu.stages))
+    assert on_cpu.assumptions == (IN_TURN,) and not plan.assumptions
 
 
 @pytest.mark.parametrize("hours", [0.05, 1.0, 8.0])
@@ -131,3 +140,11 @@ def test_it_is_json_too() -> None:
     assert [stage["waits_for_data"] for stage in facts["stages"]] == [True, False]
     assert facts["command"] == "accelssl train"
     assert facts["steps_by_iterations"] == plan.steps_by_iterations
+
+
+def test_more_passes_over_few_images_than_anybody_makes_are_remarked_on() -> None:
+    asked, of = config(), speed((0.1, 50.0), (0.2, 500.0))
+    for images, is_said in ((1000, False), (50, True)):
+        plan = planned(asked, of, images)
+        said = f"Every image is shown {plan.epochs:,.0f} times"
+        assert (said in plan_text(plan, asked, "accelssl train")) == is_said
