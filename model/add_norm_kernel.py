@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from accelssl.model.column_sums import column_sums, sum_columns
+from accelssl.model.column_sums import column_sums
 from accelssl.model.launching import on
 
 # Of a row, a thread has as many values; these and the sizes are the fastest on an H200.
@@ -134,19 +134,6 @@ def add_norm_backward(
     tl.store(parts_ptr + 2 * WIDTH + columns, of_branch_bias, mask=is_column)
 
 
-@triton.jit
-def add_norm_sums(
-    parts_ptr,
-    sums_ptr,
-    groups,
-    width,
-    GROUPS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    sum_columns(parts_ptr, sums_ptr, groups, width, GROUPS, COLUMNS, STAGES)
-
-
 def forward(
     x_NLD: Tensor,
     branch_NLD: Tensor,
@@ -208,7 +195,7 @@ def backward(
             **BACKWARD_SIZES,
             num_warps=warps,
         )
-        sums_3D = column_sums(parts_GC, add_norm_sums).view(3, width)
+        sums_3D = column_sums(parts_GC, "add_norm_sums").view(3, width)
     return of_x_NLD, of_branch_NLD, sums_3D
 
 

@@ -5,8 +5,6 @@ Shapes: G groups, C columns.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,7 +13,7 @@ SIZES = {"GROUPS": 128, "COLUMNS": 32, "STAGES": 3}
 WARPS = 8
 
 
-@triton.jit
+@triton.jit(repr=lambda told: told.constants["NAME"])
 def sum_columns(
     parts_ptr,
     sums_ptr,
@@ -24,8 +22,9 @@ def sum_columns(
     GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
+    NAME: tl.constexpr,
 ):
-    """A program adds up some columns of all groups."""
+    """A program adds up some columns of all groups. NAME: what a trace calls the kernel."""
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_column = columns < width
     total = tl.zeros((GROUPS, COLUMNS), tl.float32)
@@ -36,12 +35,13 @@ def sum_columns(
     tl.store(sums_ptr + columns, tl.sum(total, axis=0), mask=is_column)
 
 
-def column_sums(parts_GC: Tensor, kernel: Any = sum_columns) -> Tensor:
-    """sums_C, float32 as contiguous parts_GC, on the current device. kernel: sum_columns under a
-    name of the caller's own, by which a trace tells whose time it takes."""
+def column_sums(parts_GC: Tensor, name: str) -> Tensor:
+    """sums_C, float32 as contiguous parts_GC, on the current device. name: of the kernel, by which
+    a trace tells whose time it takes."""
     groups, width = parts_GC.shape
     sums_C = parts_GC.new_empty(width)
     programs = triton.cdiv(width, SIZES["COLUMNS"])
     if programs:
-        kernel[(programs,)](parts_GC, sums_C, groups, width, **SIZES, num_warps=WARPS)
+        told = SIZES | {"NAME": name}
+        sum_columns[(programs,)](parts_GC, sums_C, groups, width, **told, num_warps=WARPS)
     return sums_C

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from accelssl.model.column_sums import column_sums, sum_columns
+from accelssl.model.column_sums import column_sums
 from accelssl.model.launching import on
 
 WARPS = 4
@@ -105,19 +105,6 @@ def gelu_backward(
     tl.store(sums_ptr + columns, tl.sum(sums, axis=0), mask=is_column)
 
 
-@triton.jit
-def gelu_sums(
-    parts_ptr,
-    sums_ptr,
-    groups,
-    width,
-    GROUPS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    sum_columns(parts_ptr, sums_ptr, groups, width, GROUPS, COLUMNS, STAGES)
-
-
 def forward(h_NLC: Tensor) -> Tensor:
     """a_NLC of contiguous h_NLC, on its device."""
     a_NLC = torch.empty_like(h_NLC)
@@ -141,4 +128,4 @@ def backward(grad_NLC: Tensor, h_NLC: Tensor) -> tuple[Tensor, Tensor]:
     with on(h_NLC.device):
         if programs:
             gelu_backward[(programs,)](*tensors, rows, width, **BACKWARD_SIZES, num_warps=WARPS)
-        return of_h_NLC, column_sums(sums_GC, gelu_sums)
+        return of_h_NLC, column_sums(sums_GC, "gelu_sums")

@@ -9,14 +9,17 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+USUAL_TYPES = {"tokens": "i32", "scale": "fp32"}
 
-def compiled(function: Any, told: dict[str, Any], capability: int) -> Any:
-    """What triton.compile gives for bf16 tensors aligned to 16 bytes, 32-bit `tokens` and a float
-    `scale`. told: its constants and how it runs."""
+
+def compiled(
+    function: Any, told: dict[str, Any], capability: int, types: dict[str, str] = USUAL_TYPES
+) -> Any:
+    """What triton.compile gives for arguments of these types, bf16 tensors where nothing is said,
+    aligned to 16 bytes. told: its constants and how it runs."""
     names = function.arg_names
     constants = {name: value for name, value in told.items() if name in names}
     options = {name: value for name, value in told.items() if name not in names}
-    types = {"tokens": "i32", "scale": "fp32"}
     signature = {
         name: "constexpr" if name in constants else types.get(name, "*bf16") for name in names
     }

@@ -6,10 +6,9 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from accelssl.model.add_norm_kernel import add_norm_sums
-from accelssl.model.column_sums import SIZES, column_sums
-from accelssl.model.gelu_kernel import gelu_sums
+from accelssl.model.column_sums import SIZES, WARPS, column_sums, sum_columns
 from tests.model.interpreter import interpreting
+from tests.model.machine_code import compiled
 
 MANY = 2 * SIZES["GROUPS"] + 1
 SHAPES = [(1, 1), (3, 32), (SIZES["GROUPS"], 33), (MANY, 70), (0, 40), (4, 0)]
@@ -23,14 +22,21 @@ def check(parts: Tensor, sums: Tensor) -> None:
 def test_columns_add_up_in_the_interpreter(shape: tuple[int, int]) -> None:
     parts = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with interpreting() as pool:
-        check(parts, pool.submit(column_sums, parts).result())
+        check(parts, pool.submit(column_sums, parts, "sums").result())
+
+
+@pytest.mark.parametrize("name", ["gelu_sums", "add_norm_sums"])
+def test_a_trace_knows_the_kernel_by_the_name_it_was_launched_under(name: str) -> None:
+    told = {**SIZES, "NAME": name, "num_warps": WARPS}
+    types = {"parts_ptr": "*fp32", "sums_ptr": "*fp32", "groups": "i32", "width": "i32"}
+    assert f".entry {name}(" in compiled(sum_columns, told, 90, types).asm["ptx"]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [*SHAPES, (1809, 3072)])
 def test_columns_add_up_on_a_gpu_and_to_the_same_bits_again(shape: tuple[int, int]) -> None:
     parts = torch.randn(shape, device="cuda")
-    for kernel in (gelu_sums, add_norm_sums):
-        sums = column_sums(parts, kernel)
+    for name in ("gelu_sums", "add_norm_sums"):
+        sums = column_sums(parts, name)
         check(parts, sums)
-        assert torch.equal(sums, column_sums(parts, kernel))
+        assert torch.equal(sums, column_sums(parts, name))
