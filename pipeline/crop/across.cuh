@@ -67,7 +67,7 @@ struct Across<ANY> {
     const float norm;
 
     __device__ __forceinline__ Across(const Axis& axis, const Tile& tile)
-        : axis(axis), tile(tile), column(column_of(tile)), nearest(axis.first_within(column, axis.radius)), norm(1.f / axis.sum_of_weights(column, nearest, nearest + axis.taps())) {}
+        : axis(axis), tile(tile), column(column_of(tile)), nearest(axis.first_within(column, axis.radius)), norm(1.f / axis.sum_of_weights(column)) {}
 
     __device__ __forceinline__ void sum(const u8* bytes, u32 row, float (&sums)[3]) const {
         sums[0] = sums[1] = sums[2] = 0.f;

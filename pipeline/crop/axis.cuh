@@ -76,4 +76,8 @@ struct Axis {
         for (int pixel = first; pixel < end; ++pixel) sum += tent(distance(output, pixel), inverse);
         return sum;
     }
+    __device__ __forceinline__ float sum_of_weights(int output) const {
+        const int first = first_within(output, radius);
+        return sum_of_weights(output, first, first + taps());
+    }
 };

@@ -33,7 +33,7 @@ struct Down {
 #pragma unroll
         for (int i = 0; i < 3; ++i) {
             now[i] = SHRINKS ? fmaf(1.f - row.place, x[i], now[i]) : x[i];
-            next[i] = fmaf(row.place, x[i], next[i]);
+            if (SHRINKS) next[i] = fmaf(row.place, x[i], next[i]);
         }
     }
 };

@@ -77,15 +77,9 @@ struct Fetch {
         Row about{at, now - first, axis.distance(first, row - 1), 0.f};
         if (axis.scale > 1.f) {
             about.place = -axis.distance(now - 1, row) * axis.inverse;
-            if (about.ends) about.norm = 1.f / weights_of(now - 2);
+            if (about.ends) about.norm = 1.f / axis.sum_of_weights(now - 2);
         }
         return about;
-    }
-
-    // One pixel more at either end: its weight is 0, wherever rounding puts it.
-    __device__ __forceinline__ float weights_of(int output) const {
-        const float centre = axis.centre(output);
-        return axis.sum_of_weights(output, (int)floorf(centre - axis.radius), (int)ceilf(centre + axis.radius) + 1);
     }
 
     // The oldest group, once it is there for all threads. They are then done with the one before it,
