@@ -78,3 +78,14 @@ class Budget:
     def charge(self, images: int, sample_cost: float) -> None:
         """One step of `images` images at `sample_cost` units each."""
         self.spent += images * sample_cost
+
+
+USUAL_EPOCHS, MANY_EPOCHS = 1000, 1600
+
+
+def fewer_epochs(budget: float, epochs: float) -> str | None:
+    """What to spend instead of a budget that shows every image more often than anybody does."""
+    if epochs <= MANY_EPOCHS:
+        return None
+    enough = format_units(budget * USUAL_EPOCHS / epochs)
+    return f"Published runs have {USUAL_EPOCHS:,} at most: --budget {enough}"

@@ -3,12 +3,10 @@
 from typing import Any
 
 from accelssl.pipeline.counted import counted
-from accelssl.train.budget import format_units, steps_bought
+from accelssl.train.budget import fewer_epochs, format_units, steps_bought
 from accelssl.train.formats import duration
 from accelssl.train.gradients.affordable import affordable
 from accelssl.train.session import Session
-
-USUAL_EPOCHS, MANY_EPOCHS = 1000, 5000
 
 
 class LastStep:
@@ -55,10 +53,8 @@ def _purchase(session: Session, images: int) -> str:
     seen = config.batch * sum(steps)
     epochs = seen / images
     bought = f"buy {', then '.join(parts)}: {seen:,} images, {epochs:,.1f} epochs"
-    if session.step or epochs <= MANY_EPOCHS:
-        return bought
-    enough = format_units(config.budget * USUAL_EPOCHS / epochs)
-    return f"{bought}. Published runs have {USUAL_EPOCHS:,} at most: --budget {enough}"
+    advice = None if session.step else fewer_epochs(config.budget, epochs)
+    return f"{bought}. {advice}" if advice else bought
 
 
 def outcome(session: Session, last: LastStep) -> str:

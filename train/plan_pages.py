@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from accelssl.train.budget import format_units
+from accelssl.train.budget import fewer_epochs, format_units
 from accelssl.train.compressing import another_method
 from accelssl.train.config import TrainConfig
 from accelssl.train.formats import ABSENT, aligned, duration, quantity
@@ -14,10 +14,6 @@ HEADS = (
     "stage", "until", "steps", "images", "epochs", "units", "PFLOP", "s/step", "time",
     "images/s needed", "loader gives",
 )  # fmt: skip
-
-
-MANY_EPOCHS = 1600
-"""MAE's longest run; SimCLR's is of 1,000."""
 
 
 def plan_json(plan: Plan, config: TrainConfig, command: str) -> str:
@@ -69,11 +65,8 @@ def _notes(plan: Plan) -> list[str]:
     ]
     if slow:
         notes.append("accelssl bench-throughput --shards SHARDS finds what limits the loader.")
-    if plan.epochs > MANY_EPOCHS:
-        notes.append(
-            f"Every image is shown {plan.epochs:,.0f} times; published runs show each 100 to "
-            f"{MANY_EPOCHS:,} times. A smaller --budget, or more images, may do as well."
-        )
+    if advice := fewer_epochs(plan.budget, plan.epochs):
+        notes.append(f"Every image is shown {plan.epochs:,.0f} times. {advice}")
     notes += [f"Assumed: {assumption}." for assumption in plan.assumptions]
     notes.append("Time is training alone: starting, compiling and evaluating come on top.")
     return notes

@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.telling import line_is_due
 from accelssl.train.budget import format_units
 from accelssl.train.config import TrainConfig
 from accelssl.train.formats import duration
 from accelssl.train.gradients.decision import decision_of
 from accelssl.train.log import Watcher
 
-PLAIN_LINE_S = 30.0
 COLLAPSED = 0.03
 """A spread of features (see Objective) below which a run has failed: ten times what bfloat16's
 rounding alone makes of one image, where an untrained network has 0.7. Two images then have a cosine
@@ -60,7 +59,7 @@ def progress_bar(total: float, console: Console, *, chooses: bool = False) -> It
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total, stage="", loss="", rates="")
-        printed_at = [time.perf_counter()]
+        is_due = line_is_due()
 
         def watch(line: dict[str, Any]) -> None:
             if line["kind"] == "step":
@@ -71,8 +70,7 @@ def progress_bar(total: float, console: Console, *, chooses: bool = False) -> It
                     f"{line['units_per_s']:,.0f} units/s",
                 }
                 bar.update(task, completed=min(line["spent"], total), **shown)
-                if bar.disable and time.perf_counter() - printed_at[0] >= PLAIN_LINE_S:
-                    printed_at[0] = time.perf_counter()
+                if bar.disable and is_due():
                     console.print(_plain(line, shown, total))
             elif line["kind"] == "eval":
                 console.print(

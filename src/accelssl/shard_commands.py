@@ -1,7 +1,6 @@
 """The commands about shard sets: make one, check one, adopt one. Heavy imports wait."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from accelssl.option_names import option_of
-from accelssl.telling import LINE_EVERY_S
+from accelssl.telling import line_is_due
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -223,12 +222,10 @@ def _bar(unit: str) -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 def _lines(unit: str) -> Callable[[str, int, int | None], None]:
-    said_at_s = time.monotonic()
+    is_due = line_is_due()
 
     def show(what: str, done: int, total: int | None) -> None:
-        nonlocal said_at_s
-        if time.monotonic() - said_at_s >= LINE_EVERY_S:
-            said_at_s = time.monotonic()
+        if is_due():
             of_all = "" if total is None else f" of {total:,}"
             print(f"{what}: {done:,}{of_all} {unit}", file=sys.stderr, flush=True)
 

@@ -12,6 +12,20 @@ LINE_EVERY_S = 30.0
 Item = TypeVar("Item")
 
 
+def line_is_due() -> Callable[[], bool]:
+    """What says yes when no line was due for LINE_EVERY_S."""
+    said_s = time.monotonic()
+
+    def is_due() -> bool:
+        nonlocal said_s
+        if time.monotonic() - said_s < LINE_EVERY_S:
+            return False
+        said_s = time.monotonic()
+        return True
+
+    return is_due
+
+
 @contextmanager
 def telling() -> Iterator[Callable[[str], None]]:
     """Yields what hears of each thing that is begun."""
@@ -48,12 +62,10 @@ def told(items: Iterable[Item], what: str, total: int, shown: bool = True) -> It
     if console.is_terminal or not shown:
         yield from track(items, what, total, console=console, disable=not shown)
         return
-    began_s = said_s = time.monotonic()
+    began_s, is_due = time.monotonic(), line_is_due()
     for count, item in enumerate(items):
-        now_s = time.monotonic()
-        if count and now_s - said_s >= LINE_EVERY_S:
-            said_s = now_s
-            left_s = (now_s - began_s) / count * (total - count)
+        if count and is_due():
+            left_s = (time.monotonic() - began_s) / count * (total - count)
             _say(f"{what}: {count:,} of {total:,}, {left_s:.0f} s left")
         yield item
 

@@ -244,7 +244,7 @@ def test_where_there_is_no_terminal_a_line_says_how_long_it_will_take(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("accelssl.train.watchers.PLAIN_LINE_S", 0.0)
+    monkeypatch.setattr("accelssl.telling.LINE_EVERY_S", 0.0)
     seen = {"kind": "step", "loss": 2.0, "images_per_s": 8.0, "units_per_s": units_per_s}
     with progress_bar(1004.0, Console(stderr=True, width=200)) as watch:
         watch(line(1) | seen)

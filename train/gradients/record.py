@@ -202,7 +202,7 @@ def read_record(path: Path) -> Record:
 def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"it has no {error}"
-    return str((isinstance(error, OSError) and error.strerror) or error)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _refuse_other_than_analysed(stages: Sequence[StageRecord]) -> None:
