@@ -12,14 +12,12 @@ import pytest
 import torch
 
 from accelssl.pipeline.crop import kernel_source
-
-HERE = Path(__file__).parent
+from tests.pipeline.crop_on_cpu import HERE, write_sources
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_no_row_and_no_column_is_taken_for_another(tmp_path: Path) -> None:
-    for name, text in kernel_source.sources().items():
-        (tmp_path / name).write_text(text)
+    write_sources(tmp_path)
     command = ["g++", "-std=c++17", "-O2", "-w", "-pthread", *kernel_source.defines()]
     command += [f"-I{tmp_path}", f"-I{HERE}", str(HERE / "crop_axes.cpp"), "-o", "axes"]
     subprocess.run(command, cwd=tmp_path, check=True)
