@@ -15,7 +15,7 @@ SHAPES = [(1, 1), (3, 32), (SIZES["GROUPS"], 33), (MANY, 70), (0, 40), (4, 0)]
 
 
 def whole_numbers(groups: int, columns: int) -> Tensor:
-    """Of 12 bits, so that float32 holds each sum of 1,809 exactly, and nothing that is shorter does."""
+    """Of 13 bits, so that float32 holds each sum of 1,809 exactly, and no shorter format does."""
     g = torch.Generator().manual_seed(0)
     return torch.randint(-4096, 4097, (groups, columns), generator=g).float()
 
