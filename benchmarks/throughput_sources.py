@@ -24,9 +24,6 @@ from accelssl.pipeline.loader import Batch, Loader, LoaderOptions
 from accelssl.pipeline.order import Position, plans
 from accelssl.pipeline.shards import ShardSet
 
-IN_FLIGHT = READ_AHEAD + 5
-"""Batches that may be read before they are asked for: the feed's, and DALI's queue."""
-
 
 class Sources:
     """The sources of images of a shard set, each to be measured alone."""
@@ -68,7 +65,8 @@ class Sources:
         """Batches of the first epoch that were not read before the cache was emptied."""
         self._progress("the loader alone, cold files")
         warm_up = 2
-        left = len(self._split) // self._options.batch - warm_up - IN_FLIGHT
+        in_flight = _in_flight(self._options)
+        left = len(self._split) // self._options.batch - warm_up - in_flight
         if left < 2:
             self.notes.append(
                 f"cold: not possible, {len(self._split):,} images are too few for this batch."
@@ -80,7 +78,7 @@ class Sources:
         if reason := drop_from_cache(self._split.tars):
             self.notes.append(f"cold: not possible, {reason}.")
             return
-        for _ in range(IN_FLIGHT):
+        for _ in range(in_flight):
             next_batch(loader, compression)
         # The window that is not counted, and one that is, in what is left of the epoch.
         windows = Windows(1, min(left // 2, 2 * self._plan.windows.steps), warm_up=0)
@@ -142,3 +140,11 @@ def next_batch(loader: Loader, compression: Compression) -> Batch:
     """The next batch as training takes it, when the one after it is compressed alike."""
     pair = (compression, compression)
     return loader.next(pair, then=pair)
+
+
+def _in_flight(options: LoaderOptions) -> int:
+    """Batches that may be read before they are asked for: the feed's, the decoders', and two that
+    are handed on."""
+    decoding = options.decoding
+    ahead = max(READ_AHEAD, options.reader_processes)
+    return ahead + decoding.decoders * decoding.prefetch + 2

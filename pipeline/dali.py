@@ -8,7 +8,6 @@ import io
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from threading import Event
 from typing import Any
 
@@ -80,29 +79,19 @@ def _on_gpu(decoding: Decoding) -> dict[str, Any]:
 
 
 def _feed(
-    batches: Iterator[Encoded],
-    decoders: int,
-    views: int,
-    in_flight: "deque[_InFlight]",
-    has_ended: Event,
-) -> Generator[list[tuple[Any, ...]]]:
-    """For each batch, what each decoder gets of it, with the windows of `views` views.
+    batches: Iterator[Encoded], views: int, in_flight: "deque[_InFlight]", has_ended: Event
+) -> Generator[tuple[Any, ...]]:
+    """What a decoder gets of each batch, with the windows of `views` views.
 
-    No part is empty, so there may be fewer than decoders. has_ended is set when there are no more
-    batches, not where an exception ends this.
+    has_ended is set when there are no more batches, not where an exception ends this.
     """
     for number, encoded in enumerate(batches):
-        n = len(encoded.jpegs)
-        shares = min(decoders, n)
-        bounds = [n * share // shares for share in range(shares + 1)]
-        arrays = [np.full((n, 1), number)]
+        arrays = [np.full((len(encoded.jpegs), 1), number)]
         arrays += [part for w in encoded.drawn.windows[:views] for part in (w[:, :2], w[:, 2:])]
-        parts = []
-        for a, b in pairwise(bounds):
-            numbers, *corners = (np.ascontiguousarray(array[a:b]) for array in arrays)
-            parts.append((numbers, _in_dalis_list(encoded.jpegs[a:b]), *corners))
-        in_flight.append(_InFlight(number, encoded, parts))
-        yield parts
+        numbers, *corners = map(np.ascontiguousarray, arrays)
+        fed = (numbers, _in_dalis_list(encoded.jpegs), *corners)
+        in_flight.append(_InFlight(number, encoded, fed))
+        yield fed
     has_ended.set()
 
 
@@ -114,17 +103,17 @@ def _in_dalis_list(jpegs: Sequence[Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _InFlight:
-    """A batch, its number and its parts, which DALI may still read without copying."""
+    """A batch, its number, and what was fed of it, which DALI may still read without copying."""
 
     number: int
     encoded: Encoded
-    parts: list[tuple[Any, ...]]
+    fed: tuple[Any, ...]
 
 
 class _Stream:
     """Runs the graph: what DecoderStream and CropStream have in common.
 
-    Of several `decoders` each has a pipeline of its own for its part of every batch.
+    Several `decoders` take batches in turn, each in a pipeline of its own.
     """
 
     def __init__(
@@ -143,22 +132,23 @@ class _Stream:
         self._in_flight: deque[_InFlight] = deque()  # oldest first
         self._handed_out: _InFlight | None = None
         self._has_ended = Event()
-        self._source = _feed(batches, decoders, len(sizes), self._in_flight, self._has_ended)
+        self._source = _feed(batches, len(sizes), self._in_flight, self._has_ended)
         on_gpu = device.type == "cuda"
         self._pipelines: list[Pipeline] = [
             _graph(
-                source=parts,
+                source=fed,
                 sizes=tuple(sizes),
                 on_gpu=on_gpu,
                 decoding=decoding,
                 is_cubic=is_cubic,
-                batch_size=-(-batch // decoders),
+                batch_size=batch,
                 num_threads=max(1, decoding.threads // decoders),
                 device_id=(device.index or 0) if on_gpu else None,
                 prefetch_queue_depth=decoding.prefetch,
             )
-            for parts in dealt(self._source, decoders)
+            for fed in dealt(self._source, decoders)
         ]
+        self._next = 0  # the number of the batch to hand out
         self._made: dict[int, tuple[int, list[Any]]] = {}
         self._loans = Loans()
         self._failure: Exception | None = None
@@ -175,37 +165,42 @@ class _Stream:
             self._batches.close()
 
     def _run(self) -> tuple[Encoded, list[Any]]:
-        """A batch, and the outputs of each graph for its part. StopIteration at the end.
+        """A batch, and the graph's outputs for it. StopIteration at the end.
 
         On a GPU the outputs are there until the next call, in the order of torch's current stream.
         Numbers tell whose outputs they are: an interrupt, which Python raises as soon as DALI
         has answered, costs what was just handed over, and with it that batch.
         """
         self._loans.take_back()
-        if not self._in_flight:
-            self._made[0] = self._outputs_of(0)
-        while not self._is_made(self._in_flight[0]):
+        while not self._is_made(self._next):
+            self._next += 1
+        while self._in_flight[0].number < self._next:
             self._in_flight.popleft()
         # Bytes stay for a batch longer than DALI says that it needs them.
         self._handed_out = self._in_flight.popleft()
-        made = [self._made.pop(place)[1] for place in range(len(self._handed_out.parts))]
+        made = self._made.pop(self._next % len(self._pipelines))[1]
+        self._next += 1
         if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device)
             self._loans.lend((made, self._handed_out), stream)  # also the bytes they are made of
         return self._handed_out.encoded, made
 
-    def _is_made(self, batch: _InFlight) -> bool:
-        for place in range(len(batch.parts)):
-            while place not in self._made or self._made[place][0] < batch.number:
+    def _is_made(self, number: int) -> bool:
+        """Wait for the decoder whose turn a batch is. False if an interrupt has cost it."""
+        if not self._pipelines:
+            raise StopIteration
+        place = number % len(self._pipelines)
+        while place not in self._made or self._made[place][0] < number:
+            try:
                 self._made[place] = self._outputs_of(place)
-            if self._made[place][0] > batch.number:
-                return False
-        return True
+            except StopIteration:
+                if any(batch.number > number for batch in self._in_flight):
+                    return False
+                raise
+        return self._made[place][0] == number
 
     def _outputs_of(self, place: int) -> tuple[int, list[Any]]:
         """What a decoder has next, and the number of its batch."""
-        if not self._pipelines:
-            raise StopIteration
         if self._failure:
             raise self._failure
         try:
@@ -242,9 +237,9 @@ class _Stream:
 
 
 class DecoderStream(_Stream):
-    """Iterates (batch, images): DALI's TensorLists, one of each decoder and one behind the other,
-    of the N decoded images on `device`, uint8 HWC RGB. On a GPU they are there until the next call,
-    for what is launched before on the stream that was current in this one.
+    """Iterates (batch, images): DALI's TensorList of the N decoded images on `device`, uint8 HWC
+    RGB. On a GPU they are there until the next call, for what is launched before on the stream that
+    was current in this one.
 
     split names a broken image in errors; batch is the largest N. Ends when `batches` ends.
     """
@@ -259,12 +254,12 @@ class DecoderStream(_Stream):
     ) -> None:
         super().__init__(split, batches, (), batch, device, decoding, decoders=decoding.decoders)
 
-    def __iter__(self) -> Iterator[tuple[Encoded, list[Any]]]:
+    def __iter__(self) -> Iterator[tuple[Encoded, Any]]:
         return self
 
-    def __next__(self) -> tuple[Encoded, list[Any]]:
-        encoded, made = self._run()
-        return encoded, [images for (images,) in made]
+    def __next__(self) -> tuple[Encoded, Any]:
+        encoded, (images,) = self._run()
+        return encoded, images
 
 
 class CropStream(_Stream):
@@ -279,7 +274,7 @@ class CropStream(_Stream):
         return self
 
     def __next__(self) -> tuple[Encoded, tuple[Tensor, ...]]:
-        encoded, (outputs,) = self._run()
+        encoded, outputs = self._run()
         crops = (torch.utils.dlpack.from_dlpack(out.as_tensor()) for out in outputs)
         # A GPU's are only lent.
         return encoded, tuple(each.clone() if each.is_cuda else each for each in crops)

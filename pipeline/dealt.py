@@ -1,24 +1,27 @@
-"""Batches in parts, dealt to those that take them at paces of their own."""
+"""What one has, dealt to several that take it at paces of their own."""
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from itertools import cycle
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def dealt(
-    batches: Iterator[list[tuple[Any, ...]]], decoders: int
-) -> list[Iterator[tuple[Any, ...]]]:
-    """For each decoder its parts. Unlike itertools.tee, nothing stays that all have taken."""
-    waiting: list[deque[tuple[Any, ...]]] = [deque() for _ in range(decoders)]
+def dealt(things: Iterator[T], hands: int) -> list[Iterator[T]]:
+    """For each hand the things whose turn it has, one in `hands`. Who asks before its turn puts
+    what comes first by for the others."""
+    waiting: list[deque[T]] = [deque() for _ in range(hands)]
+    turns = cycle(waiting)
 
-    def parts_of(mine: deque[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    def of(mine: deque[T]) -> Iterator[T]:
         while True:
             while not mine:
-                parts = next(batches, None)
-                if parts is None:
+                try:
+                    thing = next(things)
+                except StopIteration:
                     return
-                for others, part in zip(waiting, parts, strict=False):
-                    others.append(part)
+                next(turns).append(thing)
             yield mine.popleft()
 
-    return [parts_of(mine) for mine in waiting]
+    return [of(mine) for mine in waiting]

@@ -17,11 +17,12 @@ BOUNDS = {
 class Decoding:
     """The defaults are what was measured to be best on 4 and on 16 cores.
 
-    threads: of the processor; prefetch: batches decoded ahead of the one in use; hw_load: the share
-    of images for the GPU's JPEG decoder where it has one, the rest goes to its multiprocessors;
+    threads: of the processor; prefetch: batches that a decoder works ahead; hw_load: the share of
+    images for the GPU's JPEG decoder where it has one, the rest goes to its multiprocessors;
     preallocated_px: side of an image that memory is set aside for at the start, 0 for none;
-    decoders: how many share a batch and the threads. One works in phases, headers, memory, images,
-    and leaves the GPU's engines idle in the first two; while it does, another keeps them busy.
+    decoders: how many take batches in turn and share the threads. One works in phases, headers,
+    memory, images, and leaves the GPU's engines idle in the first two; then another, a batch before
+    or behind it, keeps them busy. Decoders with a part of every batch each would wait together.
     UserError when one is out of bounds.
     """
 

@@ -67,35 +67,30 @@ class Images:
         return cls(ptrs_N, sizes_N2, device, list(images))
 
     @classmethod
-    def of_dali(cls, lists: Sequence[Any], device: torch.device) -> "Images":
-        """Images that DALI's decoders made: TensorListGPUs (or TensorListCPUs) in layout HWC, one
-        behind the other.
+    def of_dali(cls, images: Any, device: torch.device) -> "Images":
+        """Images that DALI's decoder made: a TensorListGPU (or TensorListCPU) in layout HWC.
 
-        They are ready in the order of the stream that DALI's pipelines were run with; on a GPU
+        They are ready in the order of the stream that DALI's pipeline was run with; on a GPU
         `owner` does not keep them from being overwritten (loans.py does). Raises ValueError, naming
         the image, when one has not three channels.
         """
-        shapes = [np.array(images.shape(), dtype=np.int64) for images in lists]
-        _check_channels(shapes)
-        ptrs_N = np.concatenate([_addresses(*pair) for pair in zip(lists, shapes, strict=True)])
-        sizes_N2 = np.concatenate(shapes)[:, :2].astype(np.int32)
-        return cls(torch.from_numpy(ptrs_N), torch.from_numpy(sizes_N2), device, lists)
+        shapes_N3 = np.array(images.shape(), dtype=np.int64)
+        _check_channels(shapes_N3)
+        ptrs_N = torch.from_numpy(_addresses(images, shapes_N3))
+        return cls(ptrs_N, torch.from_numpy(shapes_N3[:, :2].astype(np.int32)), device, images)
 
 
-def _check_channels(shapes: Sequence[NDArray[np.int64]]) -> None:
-    first = 0
-    for shapes_N3 in shapes:
-        n, dimensions = shapes_N3.shape
-        is_right_N = shapes_N3[:, -1] == CHANNELS if dimensions == 3 else np.zeros(n, dtype=bool)
-        if not is_right_N.all():
-            row = int(is_right_N.argmin())
-            wrong = tuple(shapes_N3[row].tolist())
-            raise ValueError(f"image {first + row} is {wrong}: need (H, W, 3).")
-        first += n
+def _check_channels(shapes_N3: NDArray[np.int64]) -> None:
+    n, dimensions = shapes_N3.shape
+    is_right_N = shapes_N3[:, -1] == CHANNELS if dimensions == 3 else np.zeros(n, dtype=bool)
+    if not is_right_N.all():
+        row = int(is_right_N.argmin())
+        wrong = tuple(shapes_N3[row].tolist())
+        raise ValueError(f"image {row} is {wrong}: need (H, W, 3).")
 
 
 def _addresses(images: Any, shapes_N3: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the images of one of DALI's lists: a sum, where they lie one behind the other, as each
+    """Of the images of DALI's list: a sum, where they lie one behind the other, as each
     that is asked for costs microseconds of Python's lock."""
     try:
         first = images.data_ptr()  # a RuntimeError where they lie apart

@@ -196,7 +196,9 @@ def train(
     ] = None,
     decoders: Annotated[
         int | None,
-        typer.Option(help="A GPU's decoders that share a batch [2].", rich_help_panel=MACHINE),
+        typer.Option(
+            help="A GPU's decoders, which take batches in turn [2].", rich_help_panel=MACHINE
+        ),
     ] = None,
     preallocate: Annotated[
         int | None,

@@ -77,7 +77,7 @@ def pixels(decoders: int, split: Split, batch: int) -> list[list[NDArray[np.uint
     planned = sequential_plans(len(split), batch)
     batches = EncodedBatches(split, planned, Draws((), 0), threads=2)
     stream = DecoderStream(split, batches, batch, CPU, Decoding(decoders=decoders))
-    return [[np.array(image) for made in lists for image in made] for _, lists in stream]
+    return [[np.array(image) for image in images] for _, images in stream]
 
 
 def test_decoders_share_the_threads_and_a_decoder_alone_has_them_all(
@@ -93,50 +93,52 @@ def test_decoders_share_the_threads_and_a_decoder_alone_has_them_all(
 
 
 @pytest.mark.parametrize("decoders", [2, 3, 6])
-def test_decoders_that_share_batches_keep_their_order_to_the_last(
+def test_batches_of_decoders_in_turn_come_in_their_order_to_the_last(
     shard_set: ShardSet, decoders: int
 ) -> None:
     split = shard_set.split("train")
-    batch = next(b for b in (13, 11, 9, 7) if len(split) % b == 1)  # the last fills one decoder
-    shared, alone = pixels(decoders, split, batch), pixels(1, split, batch)
-    assert [len(images) for images in shared] == [len(images) for images in alone]
-    assert len(shared[-1]) == 1
-    for ours, theirs in zip(shared, alone, strict=True):
+    batch = next(b for b in (13, 11, 9, 7) if len(split) % b == 1)
+    in_turn, alone = pixels(decoders, split, batch), pixels(1, split, batch)
+    assert [len(images) for images in in_turn] == [len(images) for images in alone]
+    assert len(in_turn[-1]) == 1
+    for ours, theirs in zip(in_turn, alone, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize(("decoders", "place"), [(1, 0), (2, 0), (2, 1), (3, 1)])
+def test_there_may_be_more_decoders_than_batches(shard_set: ShardSet) -> None:
+    split = shard_set.split("train")
+    (images,) = pixels(3, split, len(split))
+    assert len(images) == len(split)
+
+
+@pytest.mark.parametrize("decoders", [1, 2, 3])
+@pytest.mark.parametrize("at", [1, 2, 3, -3, -2, -1])
 @pytest.mark.parametrize("is_lost", [False, True], ids=["before", "after"])
 def test_an_interrupt_of_a_decoder_does_not_mix_batches(
-    shard_set: ShardSet,
-    monkeypatch: pytest.MonkeyPatch,
-    decoders: int,
-    place: int,
-    is_lost: bool,
+    shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch, decoders: int, at: int, is_lost: bool
 ) -> None:
     """Before DALI answers, or with its answer, which is lost then, and with it the batch."""
     split = shard_set.split("train")
     batches = EncodedBatches(split, sequential_plans(len(split), 8), Draws((), 0), threads=2)
     stream = DecoderStream(split, batches, 8, CPU, Decoding(decoders=decoders))
-    next(stream)
-    one, run = stream._pipelines[place], Pipeline.run
+    expected = pixels(1, split, 8)
+    numbers = range(len(expected))
+    for _ in numbers[:at]:
+        next(stream)
+    run = Pipeline.run
 
     def interrupted(pipeline: Pipeline, *args: Any) -> Any:
-        if pipeline is one and not is_lost:
-            raise KeyboardInterrupt
-        outputs = run(pipeline, *args)
-        if pipeline is one:
-            raise KeyboardInterrupt
-        return outputs
+        if is_lost:
+            run(pipeline, *args)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Pipeline, "run", interrupted)
         next(stream)
-    expected = pixels(1, split, 8)
-    left = list(range(2 if is_lost else 1, len(expected)))
-    for number, (encoded, lists) in zip(left, stream, strict=True):
+    left = numbers[at:][is_lost:]
+    for number, (encoded, decoded) in zip(left, stream, strict=True):
         assert encoded.plan.samples_N[0] == 8 * number
-        images = [np.array(image) for made in lists for image in made]
+        images = [np.array(image) for image in decoded]
         assert all(np.array_equal(a, b) for a, b in zip(images, expected[number], strict=True))
 
 
@@ -147,16 +149,17 @@ def test_a_broken_image_is_named_whichever_decoder_has_it(
 
     def broken(self: Split, i: int, memory: memoryview) -> tuple[memoryview, int]:
         image, label = read(self, i, memory)
-        if i == 6:  # of 8: the second decoder's
-            image[len(image) // 2 :] = bytes(len(image) - len(image) // 2)
-            image[2:20] = bytes(18)
+        if i == 14:  # of the second batch: the second decoder's
+            codes = bytes(image).index(b"\xff\xc4") + 5  # how many there are of each length
+            image[codes : codes + 16] = b"\xff" * 16
         return image, label
 
     monkeypatch.setattr(Split, "read_into", broken)
     batches = EncodedBatches(split, sequential_plans(len(split), 8), Draws((), 0), threads=2)
     stream = DecoderStream(split, batches, 8, CPU, Decoding(decoders=2))
+    next(stream)
     for _ in range(3):  # and nothing else afterwards, as if it were the next batch
-        with pytest.raises(UserError, match=re.escape(split.describe(6))):
+        with pytest.raises(UserError, match=re.escape(split.describe(14)) + " cannot be decoded"):
             next(stream)
 
 

@@ -164,9 +164,9 @@ def test_crops_are_right_however_late_the_gpu_makes_them(
         assert np.array_equal(ours.cpu().numpy(), expected.numpy())
 
 
-def addresses(outputs: list[list[Any]]) -> list[tuple[int, int]]:
+def addresses(outputs: list[Any]) -> list[tuple[int, int]]:
     """Where each image of DALI's lists begins and ends."""
-    images = [images[i] for of_one in outputs for images in of_one for i in range(len(images))]
+    images = [images[i] for images in outputs for i in range(len(images))]
     return [(each.data_ptr(), each.data_ptr() + math.prod(each.shape())) for each in images]
 
 
