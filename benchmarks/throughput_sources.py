@@ -145,6 +145,5 @@ def next_batch(loader: Loader, compression: Compression) -> Batch:
 def _in_flight(options: LoaderOptions) -> int:
     """Batches that may be read before they are asked for: the feed's, the decoders', and two that
     are handed on."""
-    decoding = options.decoding
-    ahead = max(READ_AHEAD, options.reader_processes)
-    return ahead + decoding.decoders * decoding.prefetch + 2
+    read_ahead = max(READ_AHEAD, options.reader_processes)
+    return read_ahead + options.decoding.batches_ahead + 2

@@ -39,3 +39,8 @@ class Decoding:
                 raise UserError(
                     f"{name} {value:g} makes no sense.", f"Use a value from {least} to {most}."
                 )
+
+    @property
+    def batches_ahead(self) -> int:
+        """Batches that are decoded, or being decoded, before they are asked for."""
+        return self.decoders * self.prefetch

@@ -131,7 +131,7 @@ def _loader_seconds(
         seconds = []
         for stage in config.schedule.stages:
             asked = config.compressions(stage)
-            ahead = config.prefetch + 2
+            ahead = options.decoding.batches_ahead + 2
             seconds.append(seconds_a_call(partial(loader.next, asked, asked), ahead, device))
         return seconds
     finally:

@@ -185,7 +185,8 @@ def train(
         ),
     ] = None,
     prefetch: Annotated[
-        int | None, typer.Option(help="Batches decoded ahead [3].", rich_help_panel=MACHINE)
+        int | None,
+        typer.Option(help="Batches that a decoder works ahead [3].", rich_help_panel=MACHINE),
     ] = None,
     hw_load: Annotated[
         float | None,

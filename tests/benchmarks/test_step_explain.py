@@ -121,6 +121,7 @@ def test_marks_change_neither_loss_nor_gradients() -> None:
     assert all(map(torch.equal, gradients, same_gradients))
 
 
+@pytest.mark.slow
 def test_a_row_that_fails_is_a_note_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, small_heads: None
 ) -> None:

@@ -1,5 +1,8 @@
 """The last sum over rows, of any number of groups and columns."""
 
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
 import pytest
 import torch
 from torch import Tensor
@@ -20,11 +23,18 @@ def whole_numbers(groups: int, columns: int) -> Tensor:
     return torch.randint(-4096, 4097, (groups, columns), generator=g).float()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_columns_add_up_in_the_interpreter(shape: tuple[int, int]) -> None:
-    parts = whole_numbers(*shape)
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[ProcessPoolExecutor]:
     with interpreting() as pool:
-        sums = pool.submit(column_sums, parts, "sums").result()
+        yield pool
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_columns_add_up_in_the_interpreter(
+    shape: tuple[int, int], interpreter: ProcessPoolExecutor
+) -> None:
+    parts = whole_numbers(*shape)
+    sums = interpreter.submit(column_sums, parts, "sums").result()
     assert torch.equal(sums.double(), parts.double().sum(0))
 
 

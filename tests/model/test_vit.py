@@ -81,7 +81,10 @@ def test_stochastic_depth_rises_to_its_rate_and_can_be_left_out() -> None:
     [
         (TINY, {}, False, 3),
         (TINY, {"freeze_patch_embed": False, "drop_path": 0.1}, True, 3),
-        (TINY, {"freeze_patch_embed": False, "learns_positions": True}, True, 2),
+        pytest.param(
+            *(TINY, {"freeze_patch_embed": False, "learns_positions": True}, True, 2),
+            marks=pytest.mark.slow,
+        ),
         pytest.param("deit3_small_patch16_224", {}, True, 3, marks=pytest.mark.slow),
     ],
 )

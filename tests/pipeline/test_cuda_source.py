@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         *((p, "sm_90") for p in PATCH_SIDES),
         *(
-            pytest.param(p, older_or_newer, marks=[] if p in (16, 48) else pytest.mark.slow)
+            pytest.param(p, older_or_newer, marks=[] if p == 16 else pytest.mark.slow)
             for p in PATCH_SIDES
             for older_or_newer in ("sm_80", "sm_100")
         ),

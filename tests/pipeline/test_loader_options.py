@@ -17,6 +17,11 @@ def test_a_gpu_has_two_decoders_unless_told_otherwise() -> None:
     assert replace(GPU, decoders=3).decoding.decoders == 3
 
 
+def test_each_decoder_has_batches_of_its_own_ahead() -> None:
+    assert replace(GPU, decoders=3, prefetch=2).decoding.batches_ahead == 6
+    assert replace(CPU, prefetch=2).decoding.batches_ahead == 2
+
+
 def test_few_threads_leave_more_images_to_the_engines() -> None:
     assert GPU.decoding.hw_load == 0.85 < replace(GPU, threads=8).decoding.hw_load
     assert replace(GPU, hw_load=0.0).decoding.hw_load == 0

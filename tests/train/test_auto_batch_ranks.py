@@ -47,6 +47,7 @@ def on_one_rank(shards: str, out: Path) -> None:
         torch.save(result | {"told": told, "rate": rate}, out / f"{ranks.rank}.pt")
 
 
+@pytest.mark.slow
 def test_ranks_agree_on_what_the_slowest_proposes_measure_alone_and_are_refused_together(
     shard_dir: Path, tmp_path: Path
 ) -> None:

@@ -144,9 +144,9 @@ def test_a_budget_of_absurdly_many_epochs_is_told_of_with_one_that_is_not(
     [
         ('{"method": "moco", "stages": STAGES}', True),
         ('{"method": "simclr", "stages": STAGES}', False),
-        ('{"method": 3, "stages": STAGES}', False),
-        ('{"stages": STAGES}', False),
         ("STAGES", False),
+        pytest.param('{"method": 3, "stages": STAGES}', False, marks=pytest.mark.slow),
+        pytest.param('{"stages": STAGES}', False, marks=pytest.mark.slow),
     ],
 )
 def test_a_schedule_made_for_another_method_is_taken_with_a_note(

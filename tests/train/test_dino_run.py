@@ -68,7 +68,10 @@ def official(config: TrainConfig) -> TrainConfig:
     return replace(config, mode="official", budget=66.0)
 
 
-@pytest.mark.parametrize(("mode", "stopped_before"), [("paper", 2), ("official", 6)])
+@pytest.mark.parametrize(
+    ("mode", "stopped_before"),
+    [("paper", 2), pytest.param("official", 6, marks=pytest.mark.slow)],
+)
 def test_a_run_that_was_stopped_and_resumed_is_the_uninterrupted_one_to_the_bit(
     config: TrainConfig, tmp_path: Path, mode: str, stopped_before: int
 ) -> None:

@@ -54,7 +54,7 @@ def config(shard_dir: Path) -> TrainConfig:
     )
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("symmetric", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_that_was_stopped_and_resumed_is_the_uninterrupted_one_to_the_bit(
     config: TrainConfig, tmp_path: Path, symmetric: bool
 ) -> None:

@@ -113,11 +113,13 @@ def test_steps_on_one_batch_learn_to_tell_its_pairs(config: TrainConfig, tmp_pat
     assert values[-1] < 0.25 * values[0]
 
 
-@pytest.mark.parametrize("stop_after", [3, 11, 12])
+@pytest.mark.parametrize(
+    "stop_after", [11, *(pytest.param(step, marks=pytest.mark.slow) for step in (3, 12))]
+)
 def test_a_resumed_run_continues_to_identical_losses(
     config: TrainConfig, whole: Path, tmp_path: Path, stop_after: int
 ) -> None:
-    """Before, at and after the change of stage; epochs of five batches end in between."""
+    """At, before and after the change of stage; epochs of five batches end in between."""
     parted = tmp_path / "parted"
     train_steps(start(config, parted, CPU), parted, stop_after)
     assert len(losses(parted)) == stop_after
