@@ -43,8 +43,9 @@ def export(
 ) -> None:
     """Write the trained encoder as a file that timm loads, and print the line that does it.
 
-    It holds timm's own weights without a classifier, and in its metadata the model, the method, the
-    budget spent and the mean and standard deviation of the colours it takes.
+    It is the encoder that is evaluated: SimCLR's, the query's of MoCo-v3, the teacher of DINO. The
+    file holds timm's own weights without a classifier, and in its metadata the model, the method,
+    the budget spent and the mean and standard deviation of the colours it takes.
     """
     from accelssl.train.export import export_encoder
 
