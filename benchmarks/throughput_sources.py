@@ -45,13 +45,8 @@ class Sources:
         options, split = self._options, self._split
         planned = plans(len(split), options.batch, options.seed, 0, 1, Position())
         readers = options.reader_processes
-        pair = views.simclr(SIZE)
-        drawn = Draws(tuple(pair), options.seed)
-        encoded = EncodedBatches(split, planned, drawn, options.threads, readers)
-        stream = DecoderStream(
-            *(split, encoded, options.batch, options.device, options.decoding),
-            sizes=[view.size for view in pair],
-        )
+        encoded = EncodedBatches(split, planned, Draws((), 0), options.threads, readers)
+        stream = DecoderStream(split, encoded, options.batch, options.device, options.decoding)
         loop = measure(lambda: next(stream), options.device, self._plan.windows)
         stream.close()
         return SourceTime(DECODER, None, None, options.batch, loop.time, loop.cpu_cores)

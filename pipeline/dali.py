@@ -1,8 +1,7 @@
 """The DALI graph: decode once, cut one window per view. The only file that imports nvidia.dali.
 
-The same graph runs on the CPU, where it decodes no more than the views see, and on a GPU. DALI
-draws nothing at random: windows come in with the bytes, because DALI's generators are keyed by the
-place in a batch and not by the sample.
+The same graph runs on the CPU and on a GPU. DALI draws nothing at random: windows come in with the
+bytes, because DALI's generators are keyed by the place in a batch and not by the sample.
 """
 
 import io
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -23,7 +21,6 @@ from accelssl.pipeline.dealt import dealt
 from accelssl.pipeline.decoding import Decoding
 from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.loans import Loans
-from accelssl.pipeline.regions import seen_regions
 from accelssl.pipeline.shards import Split
 
 try:
@@ -46,19 +43,16 @@ def _graph(
     decoding: Decoding,
     is_cubic: bool = False,
 ) -> Any:
-    numbers, jpegs, *rest = fn.external_source(
-        source=source,
-        num_outputs=2 + 2 * (not on_gpu) + 2 * len(sizes),
-        batch=True,
-        no_copy=True,
+    numbers, jpegs, *windows = fn.external_source(
+        source=source, num_outputs=2 + 2 * len(sizes), batch=True, no_copy=True
     )
-    options = {"output_type": types.RGB, "adjust_orientation": False}
-    if on_gpu:
-        windows = rest
-        images = fn.decoders.image(jpegs, device="mixed", **options, **_on_gpu(decoding))
-    else:
-        begin, extent, *windows = rest
-        images = fn.decoders.image_slice(jpegs, begin, extent, axes=[0, 1], **options)
+    images = fn.decoders.image(
+        jpegs,
+        device="mixed" if on_gpu else "cpu",
+        output_type=types.RGB,
+        adjust_orientation=False,
+        **(_on_gpu(decoding) if on_gpu else {}),
+    )
     if not sizes:
         return numbers, images
     crops = (
@@ -85,28 +79,17 @@ def _on_gpu(decoding: Decoding) -> dict[str, Any]:
 
 
 def _feed(
-    batches: Iterator[Encoded],
-    sizes: Sequence[int],
-    reach: int | None,
-    cuts: bool,
-    in_flight: "deque[_InFlight]",
-    has_ended: Event,
+    batches: Iterator[Encoded], views: int, in_flight: "deque[_InFlight]", has_ended: Event
 ) -> Generator[tuple[Any, ...]]:
-    """What a decoder gets of each batch. Unless reach is None, also the region that views of
-    `sizes` see; if it cuts, their windows too, as they lie in the region.
+    """What a decoder gets of each batch, with the windows of `views` views.
 
     has_ended is set when there are no more batches, not where an exception ends this.
     """
     for number, encoded in enumerate(batches):
-        windows = encoded.drawn.windows[: len(sizes)]
-        region: tuple[NDArray[np.int32], ...] = ()
-        if reach is not None:
-            region = seen_regions(windows, sizes, reach, encoded.sizes_N2)
-            windows = tuple(w - np.tile(region[0], 2).astype(w.dtype) for w in windows)
-        cut = windows if cuts else ()
-        corners = (np.ascontiguousarray(c) for w in cut for c in (w[:, :2], w[:, 2:]))
-        numbers = np.full((len(encoded.jpegs), 1), number)
-        fed = (numbers, _in_dalis_list(encoded.jpegs), *region, *corners)
+        arrays = [np.full((len(encoded.jpegs), 1), number)]
+        arrays += [part for w in encoded.drawn.windows[:views] for part in (w[:, :2], w[:, 2:])]
+        numbers, *corners = map(np.ascontiguousarray, arrays)
+        fed = (numbers, _in_dalis_list(encoded.jpegs), *corners)
         in_flight.append(_InFlight(number, encoded, fed))
         yield fed
     has_ended.set()
@@ -130,8 +113,7 @@ class _InFlight:
 class _Stream:
     """Runs the graph: what DecoderStream and CropStream have in common.
 
-    It decodes what views of `sizes` see, and if it `cuts`, makes their crops. Several `decoders`
-    take batches in turn, each in a pipeline of its own.
+    Several `decoders` take batches in turn, each in a pipeline of its own.
     """
 
     def __init__(
@@ -143,8 +125,6 @@ class _Stream:
         device: torch.device,
         decoding: Decoding,
         is_cubic: bool = False,
-        *,
-        cuts: bool = True,
         decoders: int = 1,
     ) -> None:
         self.device = device
@@ -152,13 +132,12 @@ class _Stream:
         self._in_flight: deque[_InFlight] = deque()  # oldest first
         self._handed_out: _InFlight | None = None
         self._has_ended = Event()
+        self._source = _feed(batches, len(sizes), self._in_flight, self._has_ended)
         on_gpu = device.type == "cuda"
-        reach = None if on_gpu else 2 if is_cubic else 1
-        self._source = _feed(batches, sizes, reach, cuts, self._in_flight, self._has_ended)
         self._pipelines: list[Pipeline] = [
             _graph(
                 source=fed,
-                sizes=tuple(sizes) if cuts else (),
+                sizes=tuple(sizes),
                 on_gpu=on_gpu,
                 decoding=decoding,
                 is_cubic=is_cubic,
@@ -262,9 +241,7 @@ class DecoderStream(_Stream):
     RGB. On a GPU they are there until the next call, for what is launched before on the stream that
     was current in this one.
 
-    split names a broken image in errors; batch is the largest N. sizes: sides of the views' crops;
-    on a CPU only the part that these see is decoded, without any the whole image. Ends when
-    `batches` ends.
+    split names a broken image in errors; batch is the largest N. Ends when `batches` ends.
     """
 
     def __init__(
@@ -274,12 +251,8 @@ class DecoderStream(_Stream):
         batch: int,
         device: torch.device,
         decoding: Decoding,
-        sizes: Sequence[int] = (),
     ) -> None:
-        decoders = decoding.decoders
-        super().__init__(
-            split, batches, sizes, batch, device, decoding, cuts=False, decoders=decoders
-        )
+        super().__init__(split, batches, (), batch, device, decoding, decoders=decoding.decoders)
 
     def __iter__(self) -> Iterator[tuple[Encoded, Any]]:
         return self
