@@ -53,6 +53,7 @@ def ranks(shard_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_all_ranks_decide_the_same_and_go_on(ranks: Path, algo: str) -> None:
     first, second = (json.loads((ranks / f"{algo}-{r}.json").read_text()) for r in range(RANKS))
@@ -66,6 +67,7 @@ def test_all_ranks_decide_the_same_and_go_on(ranks: Path, algo: str) -> None:
     assert end["reason"] == "interrupted" and end["step"] >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_figures_and_decision_of_two_ranks_are_those_of_one_process_to_rounding(
     ranks: Path, shard_dir: Path, tmp_path: Path, algo: str
