@@ -27,7 +27,7 @@ the others at the bandwidth of large copies for the bytes that must move between
 the profiled steps; the profiler itself makes gaps longer, so the step's time without it stands
 above each table.
 """
-LEGEND = """\
+_LEGEND = """\
 share: of the profiled step. floor: what the part would take at the peak of products and of copies.
 times: its time by that. gaps: when nothing ran."""
 _SHOWN = 12
@@ -40,8 +40,8 @@ def terminal_table(bench: StepBench) -> str:
     for row in bench.rows:
         lines += ["", f"{row.name}: {_step(row)}", _columns(_HEAD)]
         lines += [_columns(line) for line in part_lines(row)]
-    lines += ["", *LEGEND.splitlines(), "", *bench.notes]
-    return "\n".join([*lines, f"measured in {bench.elapsed_s:.0f} s"])
+    lines += ["", _LEGEND, "", *bench.notes, f"measured in {bench.elapsed_s:.0f} s"]
+    return "\n".join(lines)
 
 
 def page(bench: StepBench) -> str:

@@ -19,7 +19,7 @@ from accelssl.pipeline import views
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.dali import DecoderStream
 from accelssl.pipeline.draws import Draws
-from accelssl.pipeline.feed import READ_AHEAD, EncodedBatches
+from accelssl.pipeline.feed import EncodedBatches, read_ahead
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions
 from accelssl.pipeline.order import Position, plans
 from accelssl.pipeline.shards import ShardSet
@@ -145,5 +145,4 @@ def next_batch(loader: Loader, compression: Compression) -> Batch:
 def _in_flight(options: LoaderOptions) -> int:
     """Batches that may be read before they are asked for: the feed's, the decoders', and two that
     are handed on."""
-    read_ahead = max(READ_AHEAD, options.reader_processes)
-    return read_ahead + options.decoding.batches_ahead + 2
+    return read_ahead(options.reader_processes) + options.decoding.batches_ahead + 2

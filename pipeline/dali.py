@@ -86,9 +86,9 @@ def _feed(
     has_ended is set when there are no more batches, not where an exception ends this.
     """
     for number, encoded in enumerate(batches):
-        arrays = [np.full((len(encoded.jpegs), 1), number)]
-        arrays += [part for w in encoded.drawn.windows[:views] for part in (w[:, :2], w[:, 2:])]
-        numbers, *corners = map(np.ascontiguousarray, arrays)
+        numbers = np.full((len(encoded.jpegs), 1), number)
+        windows = encoded.drawn.windows[:views]
+        corners = (np.ascontiguousarray(c) for w in windows for c in (w[:, :2], w[:, 2:]))
         fed = (numbers, _in_dalis_list(encoded.jpegs), *corners)
         in_flight.append(_InFlight(number, encoded, fed))
         yield fed

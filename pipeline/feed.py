@@ -21,6 +21,11 @@ READ_AHEAD = 3
 Bytes = NDArray[np.uint8]
 
 
+def read_ahead(readers: int) -> int:
+    """Batches whose files are read before they are asked for."""
+    return max(READ_AHEAD, readers)
+
+
 @dataclass(frozen=True)
 class Encoded:
     """A planned batch with its bytes: jpegs (N arrays of uint8), labels_N, and what was drawn.
@@ -70,7 +75,7 @@ class EncodedBatches:
         if self._is_closed:
             raise StopIteration
         pool, _ = self._work = self._work or self._start()
-        ahead = max(READ_AHEAD, self._readers)
+        ahead = read_ahead(self._readers)
         while len(self._pending) <= ahead and (plan := next(self._plans, None)):
             self._pending.append(pool.submit(self._encoded, plan))
         if not self._pending:

@@ -1,6 +1,7 @@
 """What stands behind (seed, epoch, sample) besides the images: our draws, and who decodes."""
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 
@@ -14,17 +15,13 @@ _DECODERS = {
 }
 
 
-def decoder_versions() -> dict[str, str]:
-    """The installed versions of what turns bytes into pixels, whatever CUDA they are built for."""
-    return dict(_decoder_versions())
-
-
 @cache  # all that is installed is looked through
-def _decoder_versions() -> tuple[tuple[str, str], ...]:
+def decoder_versions() -> Mapping[str, str]:
+    """The installed versions of what turns bytes into pixels, whatever CUDA they are built for."""
     found: dict[str, set[str]] = {name: set() for name in _DECODERS}
     for distribution in metadata.distributions():
         package = (distribution.metadata["Name"] or "").lower().replace("_", "-")
         for name, pattern in _DECODERS.items():
             if pattern.fullmatch(package):
                 found[name].add(distribution.version)
-    return tuple((name, " and ".join(sorted(each)) or "none") for name, each in found.items())
+    return {name: " and ".join(sorted(versions)) or "none" for name, versions in found.items()}

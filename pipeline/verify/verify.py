@@ -137,6 +137,7 @@ def _figures(
     contents = [shard.content for shard in checked if shard.content]
     found = sum(len(content.label_N) for content in contents)
     decoded = sum(content.decoded for content in contents)
+    of_found = f"{decoded:,} of {found:,} decoded"
     labelled = sum(int((content.label_N != NO_LABEL).sum()) for content in contents)
     tars = sum(task.tar_bytes is not None for task in tasks)
     hashed = sum(shard.hashed for shard in checked)
@@ -154,7 +155,7 @@ def _figures(
         CHECKSUMS: compared if has_checksums else f"{NOT_CHECKED}: the manifest has no checksums",
         INDEX: f"{found:,} samples found",
         LABELS: numbers if claims.classes is None else in_range,
-        IMAGES: f"{'' if decoded else f'{NOT_CHECKED}: '}{decoded:,} of {found:,} decoded",
+        IMAGES: of_found if decoded else f"{NOT_CHECKED}: {of_found}",
     }
 
 

@@ -14,11 +14,10 @@ from accelssl.model.add_norm import SWITCH, add_norm, definition, definition_bac
 
 pytest.importorskip("triton")
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from accelssl.model import add_norm_kernel, column_sums
 from tests.model.interpreter import interpreting
+from tests.model.machine_code import compiled
 
 EPS = 1e-6
 HALVES = (torch.bfloat16, torch.float16)
@@ -280,32 +279,17 @@ def test_it_compiles_to_moves_of_16_bytes(architecture: int, width: int) -> None
     forward = own | add_norm_kernel.FORWARD_SIZES | {"HAS_BRANCH_BIAS": True}
     backward = own | add_norm_kernel.BACKWARD_SIZES
     values = add_norm_kernel.FORWARD_VALUES, add_norm_kernel.BACKWARD_VALUES
-    warps = [add_norm_kernel.warps_of(width, each) for each in values]
+    of_forward, of_backward = (add_norm_kernel.warps_of(width, each) for each in values)
     launches = (
-        (add_norm_kernel.add_norm_forward, forward, warps[0]),
-        (add_norm_kernel.add_norm_backward, backward, warps[1]),
+        (add_norm_kernel.add_norm_forward, forward, of_forward),
+        (add_norm_kernel.add_norm_backward, backward, of_backward),
         (column_sums.sum_columns, column_sums.SIZES | {"NAME": "sums"}, column_sums.WARPS),
     )
-    for function, constants, count in launches:
-        ptx = compiled(function, constants, count, architecture)
+    halves = {"branch_ptr", "normed_ptr", "of_normed_ptr", "of_branch_ptr"}
+    numbers = {**dict.fromkeys(("rows", "groups", "width"), "i32"), "eps": "fp32"}
+    for function, constants, warps in launches:
+        types = numbers | dict.fromkeys(set(function.arg_names) - halves - set(numbers), "*fp32")
+        ptx = compiled(function, constants | {"num_warps": warps}, architecture, types).asm["ptx"]
         assert "cp.async.cg.shared.global" in ptx
         assert "st.global.v4.b32" in ptx or function is column_sums.sum_columns
         assert "st.global.b16" not in ptx
-
-
-def compiled(function: Any, constants: dict[str, Any], warps: int, architecture: int) -> str:
-    names = [name for name in function.arg_names if name not in constants]
-    halves = {"branch_ptr", "normed_ptr", "of_normed_ptr", "of_branch_ptr"}
-    types = {name: "*bf16" if name in halves else "*fp32" for name in names}
-    types |= {name: "i32" for name in ("rows", "groups", "width") if name in names}
-    types |= {"eps": "fp32"} if "eps" in names else {}
-    aligned = [i for i, name in enumerate(names) if name.endswith("_ptr") or name == "width"]
-    source = ASTSource(
-        function,
-        types | dict.fromkeys(constants, "constexpr"),
-        constants,
-        {(i,): [["tt.divisibility", 16]] for i in aligned},
-    )
-    target = GPUTarget("cuda", architecture, 32)
-    ptx: str = triton.compile(source, target, {"num_warps": warps}).asm["ptx"]
-    return ptx

@@ -135,7 +135,8 @@ NO_GRID = Compression(48, 0.0)  # in 224 px
 NONE_LEFT = Compression(16, 0.999)
 
 
-@pytest.mark.parametrize(("readers", "is_first"), [(0, True), (0, False), (1, False)])
+@pytest.mark.parametrize("readers", [0, 1])
+@pytest.mark.parametrize("is_first", [True, False])
 def test_a_compression_that_fits_no_view_is_refused_and_costs_nothing(
     shard_set: ShardSet, readers: int, is_first: bool
 ) -> None:
