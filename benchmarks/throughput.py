@@ -211,6 +211,7 @@ def _environment(device: torch.device) -> dict[str, Any]:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     if device.type == "cuda":
-        queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "not set")
-        found |= {"CUDA": torch.version.cuda, "CUDA_DEVICE_MAX_CONNECTIONS": queues}
+        found["CUDA"] = torch.version.cuda
+        for variable in ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG"):
+            found[variable] = os.environ.get(variable, "not set")
     return found

@@ -72,7 +72,9 @@ def _bars(
     if there:
         bars = axes.bar(places, there, BAR, color=colour, label=label, zorder=2)
         texts = [text_of(value) for value in there]
-        axes.bar_label(bars, texts, fontsize=7, color=INK, padding=1)
+        # In front of the lines of decoder and loader, which may run through them.
+        beneath = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+        axes.bar_label(bars, texts, fontsize=7, color=INK, padding=2, bbox=beneath, zorder=3)
 
 
 def _ratio(value: float) -> str:
