@@ -20,7 +20,12 @@ from accelssl.benchmarks.step_floor import Peaks, floors
 from accelssl.benchmarks.step_page import page_name
 from accelssl.benchmarks.step_result import StepBench, StepRow, longest_kernels, part_times
 from accelssl.benchmarks.step_trace import Marks, trace
-from accelssl.benchmarks.throughput import NO_END, folder_for
+from accelssl.benchmarks.throughput import (
+    NO_END,
+    folder_for,
+    measured_environment,
+    prepare_products,
+)
 from accelssl.benchmarks.throughput_plan import SIZE, Plan
 from accelssl.benchmarks.throughput_steps import RATE, free_memory, synthetic_batches
 from accelssl.benchmarks.throughput_windows import measure
@@ -29,7 +34,6 @@ from accelssl.model.simclr import SimCLR
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.train import recipes
 from accelssl.train.config import TrainConfig
-from accelssl.train.environment import environment
 from accelssl.train.flops import ModelShape
 from accelssl.train.objective import build
 from accelssl.train.optim import adamw
@@ -55,14 +59,11 @@ def explain_step(
     A row that fails, for want of memory for example, is a note. Raises UserError for a model that
     does not exist.
     """
-    began_s, found_here = time.perf_counter(), environment(device)
-    if device.type == "cuda":
-        found_here["CUDA"] = torch.version.cuda
+    began_s = time.perf_counter()
     precision = pick_precision("auto", device)
     configs = [config_of(plan, model, precision) for model in plan.models]
-    for config in configs:
-        with torch.device("meta"):
-            build(config)  # refuses models that do not exist before minutes are spent
+    prepare_products(configs, device)
+    found_here = measured_environment(device)
     progress("matrix products and copies")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     peak = matrix_peak(device, dtype)

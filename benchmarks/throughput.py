@@ -9,7 +9,7 @@ small plan is measured, so that the command works everywhere.
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -40,6 +40,7 @@ from accelssl.train.objective import build
 from accelssl.train.precision import pick_precision
 from accelssl.train.schedule import constant
 from accelssl.train.session import loader_options
+from accelssl.train.workspaces import VARIABLES, leave_out_workspaces
 
 NO_END = 1e12
 
@@ -118,13 +119,12 @@ class _Measurement:
     began_s: float = field(default_factory=time.perf_counter)
 
     def run(self, shards: ShardSet | None, pictures: str) -> ThroughputBench:
-        self.pictures, self.environment = pictures, _environment(self.device)
         precision = pick_precision("auto", self.device)
         location = shards.location if shards else ""
         configs = [self._config(model, location, precision) for model in self.plan.models]
-        for config in configs if self.plan.has_steps else ():
-            with torch.device("meta"):
-                build(config)  # refuses models that do not exist before minutes are spent
+        if self.plan.has_steps:
+            prepare_products(configs, self.device)
+        self.pictures, self.environment = pictures, measured_environment(self.device)
         new_loader = self._measure_sources(shards, configs[0]) if shards else None
         if self.plan.has_steps:
             self.progress("matrix products")
@@ -205,13 +205,20 @@ class _Measurement:
         )
 
 
-def _environment(device: torch.device) -> dict[str, Any]:
+def prepare_products(configs: Iterable[TrainConfig], device: torch.device) -> None:
+    """What a process is to do before its first product. UserError for a model that is none."""
+    with torch.device("meta"):
+        leave_out_workspaces([build(config) for config in configs], device)
+
+
+def measured_environment(device: torch.device) -> dict[str, Any]:
+    """Versions, hardware, command, and the variables that matter to speed on a GPU."""
     found = environment(device)
     for package in ("torchvision", "pillow"):
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     if device.type == "cuda":
         found["CUDA"] = torch.version.cuda
-        for variable in ("CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG"):
+        for variable in ("CUDA_DEVICE_MAX_CONNECTIONS", *VARIABLES):
             found[variable] = os.environ.get(variable, "not set")
     return found

@@ -17,6 +17,7 @@ from accelssl.train.distributed import EAGER_STEPS
 from accelssl.train.graph_inputs import fill, places_like, shapes
 from accelssl.train.optim import AdamW
 from accelssl.train.streams import training_stream
+from accelssl.train.workspaces import leave_out_workspaces
 
 # Every stage of a schedule compiles the blocks anew, for its own number of tokens; torch gives up
 # after 8 by itself.
@@ -80,6 +81,7 @@ class Step:
             self._module = optimizer.copies = optimizer.copies or Bf16Copies(objective)
         self._device = next(objective.parameters()).device
         on_gpu = self._device.type == "cuda"
+        leave_out_workspaces([objective], self._device)
         self._captured: _Captured | None = None
         self._warm: set[Hashable] = set()
         self._plain_steps = EAGER_STEPS if world_size() > 1 else 0

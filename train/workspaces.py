@@ -1,0 +1,43 @@
+"""cuBLAS without workspaces, where a step is quicker so.
+
+With a workspace cuBLAS may split a product along the sum and add the parts up in a kernel of its
+own, and may hand out tiles while it runs, from a counter that is cleared before each product. At 13
+tokens of ViT-B on an H200 these are 125 of a step's 553 launches, and 2% of its time; the longer
+the sequence, the less (benchmarks/results/step_h200_202611.md). But products of narrow layers, and
+sums over very long ones, have too few tiles for a whole GPU unless they are split.
+"""
+
+import os
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from accelssl.model.objective import Objective
+
+VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":0:0", "CUBLASLT_WORKSPACE_SIZE": "0"}
+"""What torch reads once, at a process's first product on a GPU."""
+
+# What was measured: another architecture has other kernels.
+_CAPABILITY = (9, 0)
+_NARROWEST_ENCODER = 768
+_LONGEST_LAYER = 8192
+
+
+def leave_out_workspaces(objectives: Iterable[Objective], device: torch.device) -> None:
+    """Do so if it makes the steps of all of these quicker, and the user has set neither variable.
+
+    To be called before the first product: later it has no effect.
+    """
+    if device.type != "cuda" or any(name in os.environ for name in VARIABLES):
+        return
+    if torch.cuda.get_device_capability(device) == _CAPABILITY and all(map(_is_wide, objectives)):
+        os.environ.update(VARIABLES)
+
+
+def _is_wide(objective: Objective) -> bool:
+    layers = (module for module in objective.modules() if isinstance(module, nn.Linear))
+    return (
+        min(encoder.width for encoder in objective.encoders()) >= _NARROWEST_ENCODER
+        and max(layer.out_features for layer in layers) <= _LONGEST_LAYER
+    )
