@@ -42,7 +42,7 @@ class Encoded:
 
 
 class EncodedBatches:
-    """Iterates Encoded batches as planned, reading READ_AHEAD of them ahead.
+    """Iterates Encoded batches as planned, reading `read_ahead(readers)` of them ahead.
 
     `drawing` makes what belongs to a batch besides its images; another may take its place at any
     time, for the batches whose reading has not begun. `threads` read and draw, or as many processes

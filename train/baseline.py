@@ -4,13 +4,12 @@ import json
 import time
 from pathlib import Path
 
-import torch
-
 from accelssl.pipeline.compress.compression import UNCOMPRESSED
 from accelssl.pipeline.loader import Loader
 from accelssl.train.flops import ModelShape, image_flops
 from accelssl.train.log import NAME as LOG
 from accelssl.train.loop import step_of
+from accelssl.train.out_of_memory import is_out_of_memory
 from accelssl.train.schedule import Stage
 from accelssl.train.session import Session, loader_options, run_views
 
@@ -41,7 +40,9 @@ def measure_baseline(session: Session, run: Path) -> None:
     )
     try:
         images_per_s = _rate(session, loader)
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         return
     finally:
         loader.close()

@@ -9,6 +9,7 @@ import torch
 from accelssl.model.gather import alone
 from accelssl.train.batch_choice import Trial
 from accelssl.train.config import TrainConfig
+from accelssl.train.out_of_memory import is_out_of_memory
 from accelssl.train.probe_speed import (
     CPU_WARM_UP,
     GPU_WARM_UP,
@@ -74,18 +75,6 @@ def _memory_bytes(device: torch.device) -> int | None:
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     others_bytes = total_bytes - free_bytes - torch.cuda.memory_reserved(device)
     return torch.cuda.max_memory_reserved(device) + max(0, others_bytes)
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether a GPU's memory was the reason: of torch's allocator, or of a kernel that was loaded.
-
-    The reason may have led to another error, as in a CUDA graph that was being captured.
-    """
-    while error is not None:
-        if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower():
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _free(device: torch.device) -> None:

@@ -1,14 +1,15 @@
 """The log of a run, log.jsonl: a line a step, and a line for whatever else happens.
 
-Losses stay on the device until the log is flushed, about once a second, so that no step waits.
+Losses are copied from a GPU beside the steps after, and written, about once a second, if they are
+there: neither a step nor the GPU waits.
 R is the number of ranks.
 """
 
 import json
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
@@ -29,6 +30,35 @@ class Watcher(Protocol):
     def __call__(self, line: dict[str, Any]) -> None: ...
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A step whose line is not written yet. `values` are valid once `copied` is past, if it is of a
+    GPU: the losses of its ranks, and the scalars `noted`."""
+
+    line: dict[str, Any]
+    noted: list[str]
+    values: Tensor
+    copied: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, line: dict[str, Any], losses_R: Tensor, noted: dict[str, Tensor]) -> Self:
+        made = torch.cat([losses_R.detach(), *(value.view(1) for value in noted.values())])
+        if made.device.type != "cuda":
+            return cls(line, list(noted), made, None)
+        values = torch.empty(made.shape, dtype=made.dtype, pin_memory=True)
+        values.copy_(made, non_blocking=True)
+        copied = torch.cuda.current_stream(made.device).record_event()
+        return cls(line, list(noted), values, copied)
+
+    @property
+    def is_there(self) -> bool:
+        return self.copied is None or bool(self.copied.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        if self.copied is not None:
+            self.copied.synchronize()
+
+
 @dataclass
 class Log:
     """Appends to RUN/log.jsonl; `watchers` see each line too. Use as a context.
@@ -42,7 +72,7 @@ class Log:
 
     def __enter__(self) -> Self:
         self._file: IO[str] = (self.run / NAME).open("a")
-        self._pending: list[tuple[dict[str, Any], list[str], Tensor]] = []
+        self._pending: list[_Step] = []
         self._flushed_at = time.perf_counter()
         self._rated_at: tuple[float, int, float] | None = None
         _end_cut_line(self._file, self.run / NAME)
@@ -61,12 +91,13 @@ class Log:
             self._file.close()
 
     def step(self, line: dict[str, Any], losses_R: Tensor, noted: dict[str, Tensor]) -> None:
-        """One training step. The losses of the ranks, of which the log gets the mean, and the
-        scalars that were noted beside are fetched from the device with the next flush."""
-        on_device = torch.cat([losses_R.detach(), *(value.view(1) for value in noted.values())])
-        self._pending.append((line, list(noted), on_device))
+        """One training step: the losses of the ranks, of which the log gets the mean, and the
+        scalars that were noted beside."""
+        self._pending.append(_Step.of(line, losses_R, noted))
         if time.perf_counter() - self._flushed_at >= FLUSH_S:
-            self.flush()
+            there = list(takewhile(lambda step: step.is_there, self._pending))
+            if there:
+                self._write_steps(there)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Anything else that happened: an evaluation, a resume, the end."""
@@ -74,23 +105,25 @@ class Log:
         self._write({"kind": kind, **fields})
 
     def flush(self) -> None:
-        """Write what is pending."""
+        """Write what is pending, for which the GPU has to do all that was launched."""
         if self._pending:
-            lines = [line for line, _, _ in self._pending]
-            names = [names for _, names, _ in self._pending]
-            fetched = torch.stack([on_device for _, _, on_device in self._pending]).tolist()
-            self._pending.clear()
-            for line, noted, values, rates in zip(
-                lines, names, fetched, self._rates(lines), strict=True
-            ):
-                losses = values[: len(values) - len(noted)]
-                scalars = {
-                    name: round(value, 6)
-                    for name, value in zip(noted, values[len(losses) :], strict=True)
-                }
-                loss = sum(losses) / len(losses)
-                self._write({"kind": "step", **line, "loss": loss, **scalars, **rates})
-                self.failure = self.failure or self._failure(line, losses)
+            self._pending[-1].wait()
+        self._write_steps(list(self._pending))
+
+    def _write_steps(self, steps: list[_Step]) -> None:
+        """Write the oldest of what is pending."""
+        del self._pending[: len(steps)]
+        rates = self._rates(steps[-1].line) if steps else {}
+        for step in steps:
+            values: list[float] = step.values.tolist()
+            losses = values[: len(values) - len(step.noted)]
+            scalars = {
+                name: round(value, 6)
+                for name, value in zip(step.noted, values[len(losses) :], strict=True)
+            }
+            loss = sum(losses) / len(losses)
+            self._write({"kind": "step", **step.line, "loss": loss, **scalars, **rates})
+            self.failure = self.failure or self._failure(step.line, losses)
         self._file.flush()
         self._flushed_at = time.perf_counter()
 
@@ -108,18 +141,17 @@ class Log:
             after_lost_numbers(self.run),
         )
 
-    def _rates(self, lines: list[dict[str, Any]]) -> Iterator[dict[str, float]]:
-        """Rates since the previous flush: steps on a GPU are only queued, so single ones lie."""
-        last = lines[-1]
+    def _rates(self, last: dict[str, Any]) -> dict[str, float]:
+        """Rates from where they were last told to here: steps on a GPU are only queued, so single
+        ones lie."""
         now = (last["elapsed_s"], last["images"], last["spent"])
         before = self._rated_at or (0.0, 0, 0.0)
         seconds = max(now[0] - before[0], 1e-9)
         self._rated_at = now
-        rates = {
+        return {
             "images_per_s": round((now[1] - before[1]) / seconds, 3),
             "units_per_s": round((now[2] - before[2]) / seconds, 3),
         }
-        return iter([rates] * len(lines))
 
     def start_clock(self, elapsed_s: float, images: int, spent: float) -> None:
         """Where the rates of the next flush are counted from: at the start and after a pause."""

@@ -17,6 +17,7 @@ from accelssl.train.interrupt import Interruption, interruption
 from accelssl.train.loader_guard import LoaderGuard
 from accelssl.train.log import Log, SilentLog, Watcher
 from accelssl.train.optim import learning_rate
+from accelssl.train.out_of_memory import is_out_of_memory
 from accelssl.train.schedule import Stage
 from accelssl.train.session import Session
 from accelssl.train.step import Step
@@ -62,7 +63,7 @@ def train(
             stage = session.schedule.at(progress)
             rate = learning_rate(progress, config.peak_lr, config.warmup)
             then = budget.after(config.batch, config.sample_cost(stage))
-            batch = _next_batch(session, run, stage, None if then.is_spent else then.progress)
+            batch = _next_batch(session, run, log, stage, None if then.is_spent else then.progress)
             was_late = step.is_idle
             step(batch, rate, progress)
 
@@ -97,11 +98,11 @@ def train(
         return stopped_by
 
 
-def _next_batch(session: Session, run: Path, stage: Stage, then: float | None) -> Batch:
+def _next_batch(session: Session, run: Path, log: Log, stage: Stage, then: float | None) -> Batch:
     """The batch of a step in `stage`; the one after it will be for progress `then`, if any, as far
     as the schedule is known by now.
 
-    What has been trained is saved when there is none to be had.
+    What has been trained is logged and saved when there is none to be had.
     """
     config = session.config
     following = None if then is None else config.compressions(session.schedule.at(then))
@@ -109,7 +110,7 @@ def _next_batch(session: Session, run: Path, stage: Stage, then: float | None) -
         return session.loader.next(config.compressions(stage), following)
     except UserError:
         if session.ranks.world == 1:
-            session.save(run)
+            _save(session, run, log)
         raise
 
 
@@ -179,6 +180,15 @@ def evaluate(session: Session, log: Log) -> None:
         scores = neighbours_of(session.shards, extracts, options)["trained"]
     except UserError as error:  # other ranks are waiting: all stop at the next step
         log.failure = error
+        return
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        _save(session, log.run, log)
+        log.failure = log.failure or UserError(
+            f"An evaluation beside training does not fit the memory of {session.device}.",
+            f"{log.run} is saved: go on with --resume --eval-every 0, and evaluate it at the end.",
+        )
         return
     log.event(
         "eval",

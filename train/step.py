@@ -54,10 +54,12 @@ class Step:
     of a shape runs as it is, and warms up what must not happen while a graph is captured. The
     parameters, and hence checkpoints, are the same either way.
 
-    `replica` is what runs in the objective's place on several ranks. On one, in bf16 on a GPU,
-    linear layers take copies of their weights (bf16_copies.py). A graph runs on a stream of its own
-    before any of lower priority, such as the loader's. It keeps the memory of a whole step, so
-    there is only one: of the shape, and the objective's phase, that came last.
+    `replica` is what runs in the objective's place on several ranks. On one, in bf16, linear layers
+    take copies of their weights, if the objective `is_one_pass` and the optimiser `takes_copies`
+    (bf16_copies.py). A graph runs on a stream of its own before any of lower priority, such as the
+    loader's. It keeps the memory of a whole step, so there is only one: of the shape, and the
+    objective's phase, that came last. For some encoders the process's matrix products change with
+    its first step: see workspaces.py.
     """
 
     def __init__(

@@ -27,7 +27,8 @@ _LONGEST_LAYER = 8192
 def leave_out_workspaces(objectives: Iterable[Objective], device: torch.device) -> None:
     """Do so if it makes the steps of all of these quicker, and the user has set neither variable.
 
-    To be called before the first product: later it has no effect.
+    To be called before the first product: later it has no effect. It holds for all products of the
+    process, whatever they are of.
     """
     if device.type != "cuda" or any(name in os.environ for name in VARIABLES):
         return

@@ -13,6 +13,7 @@ import torch
 from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.shards import open_shards
 from accelssl.train import auto_batch, batch_trial, probe_speed
 from accelssl.train.auto_batch import choose_batch
 from accelssl.train.batch_choice import Trial
@@ -20,7 +21,7 @@ from accelssl.train.batch_pages import batch_text
 from accelssl.train.batch_trial import try_batch
 from accelssl.train.config import TrainConfig
 from accelssl.train.config_file import read_config
-from accelssl.train.distributed import ALONE
+from accelssl.train.distributed import ALONE, Ranks
 from accelssl.train.formats import ABSENT
 from accelssl.train.schedule import Schedule, Stage
 from tests import small_vit
@@ -212,6 +213,18 @@ def test_what_could_not_be_trained_is_refused_before_anything_is_measured(
     code, said = train(capsys, *words, "0.5 --out", tmp_path / "run")
     assert code == 2 and "does not pay for one step of 2 images" in said
     assert not (tmp_path / "run").exists()
+
+
+def test_one_image_a_rank_is_refused_before_anything_is_measured(
+    given: Callable[[Rates], None], shard_dir: Path
+) -> None:
+    """A batch norm over all ranks takes it, but a trial is a rank by itself."""
+    given({})
+    images = len(open_shards(shard_dir).split("train"))
+    cases = [(8, 80.0, "--budget 80 pays for fewer"), (images - 1, 1e6, f"there are {images}")]
+    for ranks, budget, said in cases:
+        with pytest.raises(UserError, match=f"on each of {ranks} ranks, and {said}"):
+            choose_batch(staged(shard_dir, budget), CPU, Ranks(world=ranks))
 
 
 @pytest.mark.parametrize(("batch", "named"), [("abc", "'abc'"), ("0", "0"), ("-1", "-1")])

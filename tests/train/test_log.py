@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.train import log as log_module
 from accelssl.train.config import TrainConfig
 from accelssl.train.log import Log
 from accelssl.train.schedule import constant
@@ -62,6 +63,51 @@ def test_events_come_after_the_steps_before_them(tmp_path: Path) -> None:
         log.step(line(1), losses(1.0), NOTED)
         log.event("eval", step=1, nn1=50.0)
     assert [entry["kind"] for entry in written(tmp_path)] == ["step", "eval"]
+
+
+def test_a_step_that_a_gpu_has_not_done_is_written_when_it_is_done_or_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: set[int] = set()
+    waited: list[int] = []
+    monkeypatch.setattr(log_module, "FLUSH_S", 0.0)
+    there = property(lambda step: step.line["step"] in done)
+    monkeypatch.setattr(log_module._Step, "is_there", there)
+    monkeypatch.setattr(log_module._Step, "wait", lambda step: waited.append(step.line["step"]))
+    with Log(tmp_path) as log:
+        log.start_clock(0.0, 0, 0.0)
+        for step, has_done, expected in [(1, {}, []), (2, {1}, [1]), (3, {1, 3}, [1])]:
+            done.update(has_done)
+            log.step(line(step), losses(float(step)), NOTED)
+            assert [entry["step"] for entry in written(tmp_path)] == expected
+        assert not waited
+        log.event("eval", step=3)
+        assert waited == [3]
+    lines = written(tmp_path)
+    assert [(entry["kind"], entry["step"]) for entry in lines] == [
+        *(("step", step) for step in (1, 2, 3)),
+        ("eval", 3),
+    ]
+    assert {entry["images_per_s"] for entry in lines[:3]} == {16.0}
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_not_waited_for_until_the_log_is_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "FLUSH_S", 0.0)
+    loss, spread = torch.ones(1, device="cuda"), torch.zeros((), device="cuda")
+    with Log(tmp_path) as log:
+        log.step(line(1), loss, {"spread": spread})  # whatever is loaded at first use
+        log.flush()
+        for step in (2, 3):
+            torch.cuda._sleep(1_000_000_000)
+            log.step(line(step), loss + step, {"spread": spread + step})
+        assert not torch.cuda.current_stream().query()
+        assert len(written(tmp_path)) == 1
+        log.flush()
+        assert [entry["loss"] for entry in written(tmp_path)] == [1.0, 3.0, 4.0]
+        assert [entry["spread"] for entry in written(tmp_path)] == [0.0, 2.0, 3.0]
 
 
 def test_a_line_cut_by_a_kill_does_not_swallow_the_next(tmp_path: Path) -> None:

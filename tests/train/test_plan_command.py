@@ -167,6 +167,20 @@ def test_a_saved_bench_gives_back_the_rates_that_it_measured() -> None:
     assert len(one.assumptions) == 1
 
 
+@pytest.mark.parametrize(
+    "said", ["CUDA out of memory. Tried to allocate 2 GiB.", "CUDA error: out of memory"]
+)
+def test_a_probe_that_does_not_fit_the_memory_is_refused_with_what_helps(
+    said: str, shard_dir: Path, shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: Any) -> Any:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr("accelssl.train.probe_speed.new_step", no_room)
+    with pytest.raises(UserError, match="A step of 8 images does not fit the memory of cpu"):
+        probe_speed(config_on(shard_dir), shard_set, CPU, 1)
+
+
 @pytest.mark.skipif(not BENCH.exists(), reason="needs the checkout")
 def test_what_was_not_benched_is_assumed_in_words(shard_dir: Path) -> None:
     request = asked(

@@ -291,6 +291,30 @@ def test_the_baseline_is_measured_uncompressed(
     assert line["sample_cost"] == pytest.approx(6 * 225 / 196)
 
 
+def test_a_baseline_that_does_not_fit_the_memory_is_left_out(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that came as another error, as from a graph that was being captured."""
+
+    def no_room(*_: Any) -> Any:
+        try:
+            raise torch.OutOfMemoryError("no block")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def breaks(*_: Any) -> Any:
+        raise RuntimeError("mat1 and mat2 cannot be multiplied")
+
+    run = tmp_path / "run"
+    session = start(config, run, CPU)
+    monkeypatch.setattr("accelssl.train.baseline._rate", no_room)
+    measure_baseline(session, run)
+    assert not (run / "log.jsonl").exists()
+    monkeypatch.setattr("accelssl.train.baseline._rate", breaks)
+    with pytest.raises(RuntimeError, match="mat1"):
+        measure_baseline(session, run)
+
+
 def test_the_pictures_for_the_report_are_saved_for_every_stage(
     config: TrainConfig, tmp_path: Path
 ) -> None:

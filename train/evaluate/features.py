@@ -20,7 +20,6 @@ from accelssl.pipeline.views import View
 from accelssl.telling import told
 from accelssl.train.config import TrainConfig
 
-BATCH = 64
 PIXEL_BLOCK = 8
 # The crops a linear classifier is trained on: cut and flipped as in pretraining, colours as is.
 PROBE_VIEW = View("probe", EVALUATION_SIZE, jitter_p=0.0, gray_p=0.0)
@@ -114,7 +113,19 @@ def pixel_features(tokens: Tokens) -> Tensor:
     return torch.nn.functional.avg_pool2d(blocks, PIXEL_BLOCK).flatten(1)
 
 
+def evaluation_batch(device: torch.device) -> int:
+    """Pictures at a time: few enough to fit beside a training run, whatever its own batch."""
+    return 64 if device.type == "cpu" else 256
+
+
 def evaluation_options(config: TrainConfig, device: torch.device) -> LoaderOptions:
-    """Loader options for evaluation: float32 tokens, a batch that fits beside a training run."""
-    batch = BATCH if device.type == "cpu" else max(BATCH, config.batch)
-    return LoaderOptions(batch, config.seed, device, threads=config.threads)
+    """Loader options for evaluating a run: float32 tokens, and its own settings for decoding."""
+    return LoaderOptions(
+        evaluation_batch(device),
+        config.seed,
+        device,
+        threads=config.threads,
+        prefetch=config.prefetch,
+        hw_load=config.hw_load,
+        preallocated_px=config.preallocated_px,
+    )

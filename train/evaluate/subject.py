@@ -14,12 +14,10 @@ from accelssl.pipeline.worker_pool import usable_cores
 from accelssl.train import checkpoint
 from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.backbone import Backbone, open_backbone, untrained
-from accelssl.train.evaluate.features import BATCH, evaluation_options
+from accelssl.train.evaluate.features import evaluation_batch, evaluation_options
 from accelssl.train.evaluate.neighbours import refuse_without_val
 from accelssl.train.evaluate.result_settings import Result
 from accelssl.train.evaluate.results import keep_result
-
-GPU_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,7 @@ def open_subject(
     if run is None:
         assert data is not None
         before = untrained_model(trained) if with_untrained else None
-        batch = BATCH if device.type == "cpu" else GPU_BATCH
-        options = LoaderOptions(batch, 0, device, threads=usable_cores())
+        options = LoaderOptions(evaluation_batch(device), 0, device, threads=usable_cores())
         facts, digest = trained.origin, None
     else:
         config = read_config(run / "config.json")
