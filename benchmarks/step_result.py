@@ -22,10 +22,6 @@ class PartTime:
     launches: int
     floor_s: float | None
 
-    @property
-    def times_floor(self) -> float | None:
-        return self.seconds / self.floor_s if self.floor_s else None
-
 
 @dataclass(frozen=True)
 class NamedTime:

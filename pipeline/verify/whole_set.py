@@ -100,7 +100,7 @@ def _check_order(claims: Claims, by_split: BySplit, findings: Findings) -> str:
         firsts = np.unique(np.searchsorted(labelled, places.first_P))
         verdict = judge_order(label_N[labelled], firsts[firsts < len(labelled)])
         odds = _odds(verdict.odds_log10)
-        passes = "passes for a fair shuffle" if verdict.at is None else f"is none: {odds}"
+        passes = "passes for a fair shuffle" if verdict.is_fair else f"is none: {odds}"
         figures.append(f"{split} {passes}")
         if verdict.at is not None:
             what = (

@@ -141,8 +141,8 @@ def test_parts_are_means_of_all_steps_and_add_up() -> None:
     assert found["gaps"].seconds == 3.5
     assert sum(part.seconds for part in parts) == 9.75
     assert (found["optimiser"].launches, found["gaps"].launches, found["EMA"].launches) == (1, 0, 0)
-    assert found["matrix products"].times_floor == 4.0
-    assert found["optimiser"].times_floor is None
+    assert (found["matrix products"].seconds, found["matrix products"].floor_s) == (2.0, 0.5)
+    assert found["optimiser"].floor_s is None
 
 
 def test_the_longest_kernels_are_told_by_name_and_part() -> None:

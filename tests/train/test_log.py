@@ -101,7 +101,7 @@ def test_a_gpu_is_not_waited_for_until_the_log_is_flushed(
         log.step(line(1), loss, {"spread": spread})  # whatever is loaded at first use
         log.flush()
         for step in (2, 3):
-            torch.cuda._sleep(1_000_000_000)
+            torch.cuda._sleep(1_000_000_000)  # type: ignore[no-untyped-call]
             log.step(line(step), loss + step, {"spread": spread + step})
         assert not torch.cuda.current_stream().query()
         assert len(written(tmp_path)) == 1
