@@ -15,6 +15,7 @@ def batch_text(choice: BatchChoice, config: TrainConfig) -> str:
         [
             *aligned(rows),
             f"--batch {choice.batch}{shares}: the largest proposed{_of_those(choice)}.",
+            "units/s are of steps alone, without data.",
             f"Rates are for 256 images: the peak learning rate is {config.base_lr:g} x "
             f"{choice.batch} / 256 = {config.peak_lr:.3g}.",
         ]

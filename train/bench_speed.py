@@ -68,7 +68,8 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         bench = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}).", REMEDY) from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} cannot be read ({reason}).", REMEDY) from None
     parts = {"rows": list, "sources": list, "environment": dict}
     if not isinstance(bench, dict) or not all(
         isinstance(bench.get(name), kind) for name, kind in parts.items()

@@ -99,7 +99,8 @@ class TrainConfig:
             raise UserError(
                 f"The algorithm {self.algo!r} is not known.", f"Use {', '.join(ALGORITHMS)}."
             )
-        _require(self.batch >= 2, "batch", self.batch, "at least 2: pairs need negatives")
+        why = "" if self.algo == "dino" else ": pairs need negatives"
+        _require(self.batch >= 2, "batch", self.batch, f"at least 2{why}")
         _require(self.base_lr > 0, "base_lr", self.base_lr, "above 0")
         _require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "of 0 or more")
         _require(0 <= self.warmup < 1, "warmup", self.warmup, "at least 0 and below 1")
@@ -121,7 +122,7 @@ class TrainConfig:
         for name, (least, most) in BOUNDS.items():
             need = f"from {least} to {most}"
             if name == "threads":
-                need += ", or leave it out for all cores"
+                need += ", or 0 for all cores"
             value = getattr(self, name)
             if value is not None:
                 _require(least <= value <= most, name, value, need)

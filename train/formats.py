@@ -61,7 +61,8 @@ def times(value: float | None) -> str:
     """A ratio as a factor, to two decimals: 2.81x with the multiplication sign."""
     if value is None or not math.isfinite(value):
         return ABSENT
-    return f"{value:.2f}\N{MULTIPLICATION SIGN}"
+    # What is computed in two ways may differ in its last digits, and 5.625 is rounded by them.
+    return f"{round(value, 6):.2f}\N{MULTIPLICATION SIGN}"
 
 
 def compression(p: float, drop: float) -> str:

@@ -53,6 +53,9 @@ def _purchase(session: Session, images: int) -> str:
     seen = config.batch * sum(steps)
     epochs = seen / images
     bought = f"buy {', then '.join(parts)}: {seen:,} images, {epochs:,.1f} epochs"
+    paid = config.batch * sum(n * config.sample_cost(s) for n, s in zip(steps, stages, strict=True))
+    if paid > 1.01 * config.budget:
+        bought += f" for {format_units(paid)} units, the last step being a whole one"
     advice = None if session.step else fewer_epochs(config.budget, epochs)
     return f"{bought}. {advice}" if advice else bought
 

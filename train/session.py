@@ -249,6 +249,11 @@ def _session(
             f"{shards.location} has no val split for --eval-every.",
             "Leave --eval-every out, or write a set with a val folder.",
         )
+    if config.eval_every and len(shards.classes) < 2:
+        raise UserError(
+            f"{shards.location} has one class: --eval-every would find every answer right.",
+            "Leave --eval-every out, and evaluate on a set with classes.",
+        )
     split = shards.split("train")
     loader = Loader(split, run_views(config), loader_options(config, device, ranks), position)
     objective = build(config).to(device)

@@ -27,6 +27,8 @@ def check_balance(claims: Claims, label_by_split: Mapping[str, Int32], findings:
         figures.append(f"{split} {least:,} / {middle:,.0f} / {most:,}")
         if split == _TRAIN:
             _find_empty(claims, count_C, findings)
+        else:
+            _note_empty(split, claims.classes, count_C, findings)
         _compare_with_imagenet(split, claims.classes, count_C, findings)
     return f"{counted(len(claims.classes), 'class')}; least / median / most: {', '.join(figures)}"
 
@@ -37,6 +39,17 @@ def _find_empty(claims: Claims, count_C: npt.NDArray[np.int64], findings: Findin
     for label in np.flatnonzero(count_C == 0):
         name = (claims.classes or ())[label]
         report(CLASSES, "a class without samples", name, f"train has none of label {label}")
+
+
+def _note_empty(
+    split: str, classes: tuple[str, ...], count_C: npt.NDArray[np.int64], findings: Findings
+) -> None:
+    """What is judged on such a split says nothing about these classes."""
+    empty = np.flatnonzero(count_C == 0)
+    if len(empty):
+        where = f"{len(empty):,} of {counted(len(classes), 'class')}"
+        what = f"{split} has none of them; first, {classes[empty[0]]}"
+        findings.note(CLASSES, f"classes without samples in {split}", where, what)
 
 
 def _compare_with_imagenet(

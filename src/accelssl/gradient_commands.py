@@ -133,6 +133,9 @@ def schedule(
     as_measured: Annotated[
         bool, typer.Option("--as-measured", help="Let a stage be cheaper than the one before it.")
     ] = False,
+    replaces: Annotated[
+        bool, typer.Option("--force", help="Replace the file if it is there already.")
+    ] = False,
 ) -> None:
     """Choose the compression of each stage by its CA-MSE, for train --schedule.
 
@@ -140,4 +143,6 @@ def schedule(
     """
     from accelssl.train.gradients.scheduling import plan_schedule
 
-    print(plan_schedule(file, budget, out, rises=not as_measured, between=between))
+    print(
+        plan_schedule(file, budget, out, rises=not as_measured, between=between, replaces=replaces)
+    )

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from accelssl.pipeline.imagenet import shard_images
 from accelssl.pipeline.sources.ilsvrc2012 import imagenet_classes
 from tests.pipeline.planted_sets import (
     CLASSES,
@@ -87,6 +89,21 @@ def test_a_class_that_training_would_not_see_is_wrong(tmp_path: Path) -> None:
     content = members_of_set()
     out = write_set(tmp_path / "set", content, classes=(*CLASSES, "n05"))
     assert found(verified(out)) == {("classes", "a class without samples", "n05")}
+
+
+def test_classes_that_nothing_is_judged_on_are_noted(tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    for split, names in (("train", "abc"), ("val", "b")):
+        for name in names:
+            (pictures / split / name).mkdir(parents=True)
+            for i in range(4):
+                picture = Image.new("RGB", (32, 32), (i, ord(name), len(split)))
+                picture.save(pictures / split / name / f"{i}.jpg")
+    shard_images(pictures, tmp_path / "set", workers=1)
+    report = verified(tmp_path / "set")
+    assert report.is_right
+    assert ("classes", "classes without samples in val", "2 of 3 classes") in noted(report)
+    assert "val has none of them; first, a" in str(report)
 
 
 def test_what_is_missing_of_imagenet_is_noted(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from accelssl import cli
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.shards import ShardSet
-from accelssl.train.budget import Budget, parse_units, steps_bought
+from accelssl.train.budget import Budget, format_units, parse_units, steps_bought
 from accelssl.train.config import TrainConfig
 from accelssl.train.lock import exclusive
 from accelssl.train.outline import outline
@@ -70,6 +70,18 @@ def test_a_run_says_what_it_will_do_and_what_has_come_of_it(
     came = rf"step {len(steps)}, loss {steps[-1]['loss']:.3f}: {images} images in [\d.]+ s, "
     assert re.search(came + r"[\d,]+ images/s", said), said
     assert "report: " in said and said.endswith(f"next: accelssl evaluate {run}")
+
+
+def test_a_budget_that_the_last_step_goes_far_beyond_is_said(
+    capsys: pytest.CaptureFixture[str], shard_dir: Path, tmp_path: Path
+) -> None:
+    words = ("train", TINY, "--data", shard_dir, "--out", tmp_path / "run", "--patch 48 --drop .5")
+    cost = 8 * TrainConfig(
+        "simclr", "", "", 1e6, constant(Compression(48, 0.5)), batch=8
+    ).sample_cost(Stage(1.0, Compression(48, 0.5)))
+    code, said = accelssl(capsys, *words, f"--budget {1.4 * cost} --no-baseline")
+    assert code == 0, said
+    assert f"for {format_units(2 * cost)} units, the last step being a whole one" in said
 
 
 @pytest.mark.parametrize(

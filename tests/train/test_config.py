@@ -141,7 +141,7 @@ def test_a_remedy_is_the_methods_own(config: TrainConfig) -> None:
         make = {"moco": recipes.moco, "dino": recipes.dino}[algo]
         with pytest.raises(UserError, match=best):
             make("vit_tiny_patch16_224", "shards", 1e6, P30, momentum=2.0)
-    with pytest.raises(UserError, match=r"--threads -2 .* leave it out for all cores"):
+    with pytest.raises(UserError, match=r"--threads -2 .* or 0 for all cores"):
         replace(config, threads=-2)
 
 

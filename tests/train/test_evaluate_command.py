@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from accelssl import cli
+from accelssl.errors import UserError
 from accelssl.pipeline.imagenet import shard_images
 from accelssl.train import checkpoint
 from accelssl.train.evaluate.command import Options, evaluate_linear
@@ -95,6 +96,22 @@ def test_linear_says_which_protocol_was_run_and_that_the_best_rate_is_optimistic
     assert code == 0 and "new random crops in every epoch" in out
     assert "optimistic" not in out and "--crops fresh" not in out
     assert [found["crops"] for found in read_results(run)] == ["2", "fresh"]
+
+
+def test_a_set_of_one_class_is_refused(
+    capsys: pytest.CaptureFixture[str], run: Path, few: Path, tmp_path: Path
+) -> None:
+    pictures, alone = few.parent / "pictures", tmp_path / "alone"
+    for split in ("train", "val"):
+        first = sorted((pictures / split).iterdir())[0]
+        shutil.copytree(first, tmp_path / "one" / split / first.name)
+    shard_images(tmp_path / "one", alone)
+    for protocol in ("nn", "linear", "finetune"):
+        words = f"evaluate {run} --data {alone} --protocol {protocol}"
+        code, _, err = accelssl(capsys, words)
+        assert code == 2 and f"{alone} has one class: every answer would be right" in err
+    with pytest.raises(UserError, match="one class: --eval-every"):
+        start(config_on(alone, eval_every=0.5, batch=2), tmp_path / "another", CPU)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +199,7 @@ def test_fine_tuning_gets_network_set_and_settings_and_what_it_finds_is_kept(
 
     def finetune(vit: Any, shards: Any, settings: Any, *given: Any, **more: Any) -> dict[str, Any]:
         calls.append({"vit": vit, "shards": shards, "settings": settings, "out": given[1], **more})
-        counts = {"right1": 3, "right5": 4, "images": 4, "classes": 2, "seconds": 1.0}
+        counts = {"right1": 3, "right5": 4, "images": 4, "classes": 6, "seconds": 1.0}
         return counts | {"preset": "mae", "epochs": 2, "batch": 8, "top1": 75.0, "top5": 100.0}
 
     monkeypatch.setattr("accelssl.train.evaluate.finetune.finetune", finetune)

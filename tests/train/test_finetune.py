@@ -127,6 +127,8 @@ def test_the_bar_and_the_table_end_with_the_last_epoch_and_say_which_was_best(
     result = finetune(vit, shard_set, small("mae"), CPU, None, True, workers=0)
     assert "epoch 2 of 2  top1 25.0% after epoch 2" in capsys.readouterr().err
     table = score_table({"protocol": "finetune"} | result)
+    assert "top-1 25.0%: 5 of 20, after the last epoch" in table  # of four classes no top-5
+    table = score_table({"protocol": "finetune"} | result | {"classes": 6})
     assert "top-1 25.0%, top-5 50.0%: 5 and 10 of 20, after the last epoch" in table
     assert "best top-1 40.0%, after epoch 1:" in table
 

@@ -34,3 +34,7 @@ def test_a_missing_figure_is_a_dash_everywhere() -> None:
     for form in (quantity, duration, percent, times):
         assert form(None) == form(float("nan")) == dash
     assert compression(30, 0.5) == "p30 d0.5"
+
+
+def test_a_ratio_computed_in_two_ways_reads_the_same() -> None:
+    assert {times(5.625), times(5.625 + 1e-12), times(5.625 - 1e-12)} == {times(5.625)}

@@ -169,7 +169,21 @@ def test_stages_at_which_an_analysis_tells_nothing_apart_are_named_with_the_reme
     (said,) = (line for line in told if "says nothing" in line)
     assert said.startswith("at 0%, 100% the analysis says nothing") and "more --samples" in said
     file = analysis(tmp_path, [{cheap: 1.0}, all_alike | {cheap: 9.1}], shares=(0.0, 1.0))
-    assert "says nothing" not in plan_schedule(file, "1k", tmp_path / "schedule.json")
+    assert "says nothing" not in plan_schedule(file, "1k", tmp_path / "other.json")
+
+
+def test_a_schedule_that_is_there_is_replaced_with_force_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = analysis(tmp_path, best(*CHEAP_TO_DEAR[:5])), tmp_path / "mine.json"
+    out.write_text("by hand")
+    words = ("schedule", str(file), "--budget", "10M", "--out", str(out))
+    assert accelssl(monkeypatch, *words) == 2
+    said = capsys.readouterr().err
+    assert f"{out} exists already" in said and "--force" in said
+    assert out.read_text() == "by hand"
+    assert accelssl(monkeypatch, *words, "--force") in (0, None)
+    assert json.loads(out.read_text())["stages"]
 
 
 def test_plots_are_a_png_and_a_page_that_stands_alone(

@@ -113,8 +113,12 @@ def open_backbone(run: Path | None, weights: str | Path | None, model: str | Non
     is given, and for what cannot be read.
     """
     if (run is None) == (weights is None):
-        given = "Neither a run nor" if run is None else "Both a run and"
-        raise UserError(f"{given} a --checkpoint was named.", "Name one of them to evaluate.")
+        given = (
+            "Neither a run nor a --checkpoint was"
+            if run is None
+            else ("Both a run and a --checkpoint were")
+        )
+        raise UserError(f"{given} named.", "Name one of them to evaluate.")
     if run is not None:
         if model is not None:
             raise UserError(

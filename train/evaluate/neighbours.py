@@ -23,7 +23,7 @@ def neighbours_of(
     shards: ShardSet, extracts: dict[str, Extract], options: LoaderOptions, show: bool = False
 ) -> dict[str, Any]:
     """{name: {"nn1", "knn20"}} for each of `extracts`: bank train, queries val."""
-    refuse_without_val(shards)
+    refuse_unjudgeable(shards)
     bank, bank_labels = features(shards.split("train"), extracts, options, show)
     queries, labels = features(shards.split("val"), extracts, options, show)
     return {
@@ -32,12 +32,17 @@ def neighbours_of(
     }
 
 
-def refuse_without_val(shards: ShardSet) -> None:
-    """UserError for a set that has nothing to judge on."""
+def refuse_unjudgeable(shards: ShardSet) -> None:
+    """UserError for a set that has nothing to judge on, or but one answer."""
     if "val" not in shards.splits:
         raise UserError(
             f"{shards.location} has no val split to judge on.",
             "Write a set with a val folder, or evaluate on another with --data.",
+        )
+    if len(shards.classes) < 2:
+        raise UserError(
+            f"{shards.location} has one class: every answer would be right.",
+            "Evaluate on a set with classes, with --data.",
         )
 
 

@@ -15,7 +15,7 @@ from accelssl.train import checkpoint
 from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.backbone import Backbone, open_backbone, untrained
 from accelssl.train.evaluate.features import evaluation_batch, evaluation_options
-from accelssl.train.evaluate.neighbours import refuse_without_val
+from accelssl.train.evaluate.neighbours import refuse_unjudgeable
 from accelssl.train.evaluate.result_settings import Result
 from accelssl.train.evaluate.results import keep_result
 
@@ -81,7 +81,7 @@ def open_subject(
         digest = checkpoint.load(run, at_a_glance=True).digest
         data = data or config.data
     shards = open_shards(data)
-    refuse_without_val(shards)
+    refuse_unjudgeable(shards)
     before = None if before is None else before.to(device)
     return Subject(trained.to(device), before, shards, options, facts, run, digest)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from accelssl.pipeline.counted import counted
 from accelssl.train.evaluate.linear_presets import CENTRAL, FRESH
 from accelssl.train.formats import duration
 
@@ -30,12 +31,12 @@ def _linear(result: dict[str, Any]) -> list[str]:
     found = {name: result[name] for name in NAMES if name in result}
     rates = [each["rate"] for each in result["trained"]["rates"]]
     lines = [
-        f"linear probe ({result['preset']}) on {_crops(result['crops'])}: {result['epochs']} "
-        f"epochs, batch {result['batch']}, {result['train']:,} pictures, {result['classes']} "
-        "classes",
+        f"linear probe ({result['preset']}) on {_crops(result['crops'])}: "
+        f"{counted(result['epochs'], 'epoch')}, batch {result['batch']}, "
+        f"{counted(result['train'], 'picture')}, {counted(result['classes'], 'class')}",
         f"{'':10} top-1  top-5  {'right of ' + format(result['val'], ','):>16}  rate",
         *(
-            f"{name:10} {best['top1']:5.1f}  {best['top5']:5.1f}  {best['right1']:>16,}  "
+            f"{name:10} {best['top1']:5.1f}  {_top5(best, result):>5}  {best['right1']:>16,}  "
             f"{best['rate']:g}"
             for name, best in found.items()
         ),
@@ -65,17 +66,25 @@ def _top1(found: dict[str, Any]) -> str:
     return f"{'-':>7}" if found.get("diverged") else f"{found['top1']:7.1f}"
 
 
+def _top5(found: dict[str, Any], result: dict[str, Any]) -> str:
+    """Nothing of five classes and fewer: it is always all of them."""
+    return f"{found['top5']:.1f}" if result["classes"] > 5 else ""
+
+
 def _crops(crops: str) -> str:
     names = {CENTRAL: "central crops", FRESH: "new random crops in every epoch"}
     return names.get(crops, f"{crops} random crops of each picture")
 
 
 def _finetune(result: dict[str, Any]) -> list[str]:
+    top5, right5 = f", top-5 {result['top5']:.1f}%", f" and {result['right5']:,}"
+    if result["classes"] <= 5:
+        top5 = right5 = ""
     lines = [
-        f"fine-tuning ({result['preset']}): {result['epochs']} epochs, batch {result['batch']}, "
-        f"{result['classes']} classes, {duration(result['seconds'])}",
-        f"top-1 {result['top1']:.1f}%, top-5 {result['top5']:.1f}%: {result['right1']:,} and "
-        f"{result['right5']:,} of {result['images']:,}, after the last epoch",
+        f"fine-tuning ({result['preset']}): {counted(result['epochs'], 'epoch')}, batch "
+        f"{result['batch']}, {counted(result['classes'], 'class')}, {duration(result['seconds'])}",
+        f"top-1 {result['top1']:.1f}%{top5}: {result['right1']:,}{right5} of "
+        f"{result['images']:,}, after the last epoch",
     ]
     if "best_top1" in result:
         lines.append(

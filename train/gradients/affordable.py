@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.pipeline.counted import counted
 from accelssl.train.auto import Auto
 from accelssl.train.budget import format_units
 from accelssl.train.config import TrainConfig
@@ -50,13 +51,16 @@ def affordable(config: TrainConfig) -> Size:
         if subbatches >= FEWEST_SUBBATCHES:
             return Size(cells, subbatch, subbatches)
     least = math.ceil(FEWEST_SUBBATCHES * price * len(auto.at) / auto.share)
+    ways = [f"--budget {least} or more"]
+    ways += ["a larger --auto-share"] if auto.share < 1 else []
+    ways += ["fewer points with --auto-at"] if len(auto.at) > 1 else []
     raise UserError(
-        f"--schedule auto is to measure gradients at {len(auto.at)} points for {auto.share:g} of "
-        f"{format_units(config.budget)} units: that pays for {subbatches} sub-batches of "
-        f"{subbatch} images at each, {FEWEST_SUBBATCHES} are needed.",
-        f"Use --budget {least} or more, a larger --auto-share, fewer points with --auto-at, fewer "
-        "compressions with --auto-patches and --auto-drops, or another schedule: --schedule "
-        "default or FILE, or --patch and --drop.",
+        f"--schedule auto is to measure gradients at {counted(len(auto.at), 'point')} for "
+        f"{100 * auto.share:g}% of {format_units(config.budget)} units: that pays for "
+        f"{counted(subbatches, 'sub-batch')} of {counted(subbatch, 'image')} at each, "
+        f"{FEWEST_SUBBATCHES} are needed.",
+        f"Use {', '.join(ways)}, fewer compressions with --auto-patches and --auto-drops, or "
+        "another schedule: --schedule default or FILE, or --patch and --drop.",
     )
 
 

@@ -15,12 +15,23 @@ from accelssl.train.gradients.record import Record, read_record, write_readable
 
 
 def plan_schedule(
-    file: Path, budget: str, out: Path, *, rises: bool = True, between: str = "steps"
+    file: Path,
+    budget: str,
+    out: Path,
+    *,
+    rises: bool = True,
+    between: str = "steps",
+    replaces: bool = False,
 ) -> str:
-    """Write a schedule for `budget` units from an analysis; a table of its stages."""
+    """Write a schedule for `budget` units from an analysis; a table of its stages.
+
+    UserError for what makes no sense, and when `out` exists and is not to be replaced.
+    """
     way = next((known for known in BETWEEN if known == between), None)
     if way is None:
         raise UserError(f"--between {between} is not known.", f"Use {' or '.join(BETWEEN)}.")
+    if out.exists() and not replaces:
+        raise UserError(f"{out} exists already.", "Add --force to replace it, or name another.")
     record, units = read_record(file), parse_units(budget)
     chosen = chosen_cells(record, rises=rises)
     schedule = schedule_of(record, chosen, way)
