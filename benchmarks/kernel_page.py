@@ -13,6 +13,7 @@ from accelssl.benchmarks.kernel_result import (
     KernelTime,
     PeerTime,
 )
+from accelssl.train.formats import duration
 
 EXPLANATION = """\
 Time of the op for a batch of 240 px crops (uint8 in, tokens in bfloat16 out): medians, with the
@@ -55,7 +56,7 @@ def terminal_table(bench: KernelBench) -> str:
             lines.append(f"{'':<8}{crops:>5}{p:>4}{drop:>6g}" + cells)
     lines += ["", *(f"{_peer_name(p)}: {p.ratio:.3g} times as long" for p in bench.peers)]
     lines += [f"{goal.what}: {goal.verdict}. {goal.measured}".rstrip() for goal in bench.goals()]
-    return "\n".join([*lines, *bench.notes, f"measured in {bench.elapsed_s:.0f} s"])
+    return "\n".join([*lines, *bench.notes, f"measured in {duration(bench.elapsed_s)}"])
 
 
 def _cells(texts: Iterable[str]) -> str:

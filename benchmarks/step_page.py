@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from accelssl.benchmarks.kernel_page import card
 from accelssl.benchmarks.step_result import StepBench, StepRow
+from accelssl.train.formats import duration
 
 EXPLANATION = """\
 Training steps of SimCLR on fixed batches of tokens: forward, backward and optimiser. On a GPU the
@@ -40,7 +41,7 @@ def terminal_table(bench: StepBench) -> str:
     for row in bench.rows:
         lines += ["", f"{row.name}: {_step(row)}", _columns(_HEAD)]
         lines += [_columns(line) for line in part_lines(row)]
-    lines += ["", _LEGEND, "", *bench.notes, f"measured in {bench.elapsed_s:.0f} s"]
+    lines += ["", _LEGEND, "", *bench.notes, f"measured in {duration(bench.elapsed_s)}"]
     return "\n".join(lines)
 
 

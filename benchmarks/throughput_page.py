@@ -8,6 +8,7 @@ from accelssl.benchmarks.throughput_limit import MEANINGS
 from accelssl.benchmarks.throughput_result import ThroughputBench
 from accelssl.benchmarks.throughput_row import Row, SourceTime
 from accelssl.benchmarks.timing import Timing
+from accelssl.train.formats import duration
 
 EXPLANATION = """\
 Medians of windows of many steps, each window closed by one wait for the device; beside them the
@@ -45,7 +46,7 @@ def terminal_table(bench: ThroughputBench) -> str:
     if bench.rows:
         lines += ["", *_legend(bench)]
     goals = [f"{goal.what}: {goal.verdict}. {goal.measured}".rstrip() for goal in bench.goals()]
-    ending = [*goals, *bench.notes, *bench.doubts(), f"measured in {bench.elapsed_s:.0f} s"]
+    ending = [*goals, *bench.notes, *bench.doubts(), f"measured in {duration(bench.elapsed_s)}"]
     return "\n".join([*lines, "", *ending])
 
 

@@ -46,8 +46,11 @@ def check_shards(context: Context) -> Finding:
     except UserError as error:
         return Finding("shard set", "broken", error.what, error.remedy)
     total = sum(len(shards.split(name)) for name in shards.splits)
-    size = mega(sum(len(image) for image, _ in read) / len(read))
-    found = f"{total:,} samples; {len(read)} read in {took_s:.2f} s, {size} each on the mean"
+    mean_kb = sum(len(image) for image, _ in read) / len(read) / 1000
+    found = (
+        f"{total:,} samples; {len(read)} read in {1000 * took_s:,.0f} ms, {mean_kb:,.1f} kB each "
+        "on the mean"
+    )
     return Finding("shard set", "ok", found)
 
 
