@@ -197,11 +197,11 @@ def test_processes_give_the_same_batches_in_the_same_order_and_end_when_closed(
     pictures, plan = SplitPictures(shard_set, Pictures(64), settings), Plan(settings, 40, 20)
     here = list(batches(pictures, plan, 0))
     arriving = batches(pictures, plan, 2)
-    there = [next(arriving)]
+    there = [next(arriving), next(arriving)]  # one of each process: both have begun
     processes = multiprocessing.active_children()
     assert len(processes) == 2
     os.kill(int(processes[0].pid or 0), signal.SIGTERM)  # as to all processes of a job
-    there += [next(arriving) for _ in here[1:-1]]
+    there += [next(arriving) for _ in here[2:-1]]
     assert len(here) == 14 and same(here[:-1], there)
     arriving.close()
     assert not any(process.is_alive() for process in processes)
