@@ -16,8 +16,8 @@ pytest.importorskip("triton")
 import triton
 
 from accelssl.model import add_norm_kernel, column_sums
+from tests.machine_code import compiled
 from tests.model.interpreter import interpreting
-from tests.model.machine_code import compiled
 
 EPS = 1e-6
 HALVES = (torch.bfloat16, torch.float16)

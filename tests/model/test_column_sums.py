@@ -10,8 +10,8 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from accelssl.model.column_sums import SIZES, WARPS, column_sums, sum_columns
+from tests.machine_code import compiled
 from tests.model.interpreter import interpreting
-from tests.model.machine_code import compiled
 
 MANY = 2 * SIZES["GROUPS"] + 1
 SHAPES = [(1, 1), (3, 32), (SIZES["GROUPS"], 33), (MANY, 70), (0, 40), (4, 0)]

@@ -21,8 +21,8 @@ from accelssl.model.row_attention import (
 
 pytest.importorskip("triton")
 from accelssl.model import row_attention_kernel
+from tests.machine_code import compiled, refuse_spills
 from tests.model.interpreter import interpreting
-from tests.model.machine_code import compiled, refuse_spills
 
 Passes = tuple[Tensor, Tensor, Tensor]
 

@@ -19,7 +19,7 @@ from accelssl.model.short_attention_kernel import (
     launches,
     translates_two_tiles,
 )
-from tests.model.machine_code import compiled, read, refuse_spills
+from tests.machine_code import compiled, read, refuse_spills
 
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """What a program can have, by compute capability (CUDA C++ programming guide)."""

@@ -6,7 +6,6 @@ unseen. The kernels may err by twice what the definition errs in float32, and FL
 """
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -28,6 +27,7 @@ from accelssl.pipeline.compress.shrink import shrink_matrix
 
 triton = pytest.importorskip("triton")
 from accelssl.pipeline.compress import triton_kernel  # noqa: E402
+from tests.machine_code import compiled, stack_bytes  # noqa: E402
 
 Op = Callable[[Tensor, Tensor, Tensor, int, torch.dtype], Tensor]
 FLOOR = 2**-21  # two units in the last place of the largest values, which lie in [2, 4)
@@ -343,7 +343,8 @@ def test_it_compiles_for_an_sm_90_without_a_gpu_and_spills_no_registers(
     types |= dict.fromkeys(("rows", "sums", "shrink"), "*fp32")
     types |= {"tokens": f"*{dtype}", "crops": "*u8", "keep_idx": "*i64"}
     constants = {"PARTS": 32, "P": p, "KIND": kind, "TILE": tile, "WIDE": wide}
-    code = compiled("_make_tokens", types, constants, triton_kernel.WARPS[wide])
+    told = constants | {"num_warps": triton_kernel.WARPS[wide]}
+    code = kernel_code("_make_tokens", types, told)
     assert stack_bytes(code.asm["cubin"], tmp_path) <= 32
     assert code.metadata.shared <= 99 * 1024  # what a block of any GPU since Ampere may have
     assert "div.rn.f32" in code.asm["ptx"] and "tf32" not in code.asm["ptx"]
@@ -354,31 +355,16 @@ def test_it_compiles_for_an_sm_90_without_a_gpu_and_spills_no_registers(
 
 def test_the_sums_compile_for_an_sm_90_without_a_gpu(tmp_path: Path) -> None:
     types = {"sums": "*fp32", "crops": "*u8", "rows": "*fp32", "size": "i32", "parts": "i32"}
-    constants = {"PIXELS": triton_kernel.PART_PIXELS}
-    code = compiled("_sum_gray", types, constants, triton_kernel.PART_WARPS)
+    told = {"PIXELS": triton_kernel.PART_PIXELS, "num_warps": triton_kernel.PART_WARPS}
+    code = kernel_code("_sum_gray", types, told)
     assert stack_bytes(code.asm["cubin"], tmp_path) == 0
 
 
-def compiled(name: str, types: dict[str, str], constants: dict[str, int], warps: int) -> Any:
+def kernel_code(name: str, types: dict[str, str], told: dict[str, int]) -> Any:
     """The compiled kernel, as Triton has it."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     if triton.knobs.runtime.interpret:
         pytest.skip("TRITON_INTERPRET is set")
-    kernel = getattr(triton_kernel, name)
-    signature = {argument: types.get(argument, "constexpr") for argument in kernel.arg_names}
-    source = ASTSource(kernel, signature, constants)
-    return triton.compile(source, GPUTarget("cuda", 90, 32), {"num_warps": warps})
-
-
-def stack_bytes(cubin: bytes, folder: Path) -> int:
-    """Where spilled registers go."""
-    (folder / "kernel.cubin").write_bytes(cubin)
-    command = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", "kernel.cubin"]
-    usage = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-    (stack,) = re.findall(r"STACK:(\d+)", usage)
-    return int(stack)
+    return compiled(getattr(triton_kernel, name), told, 90, types)
 
 
 def test_no_argument_has_a_name_that_triton_uses_itself() -> None:

@@ -16,8 +16,8 @@ from triton.compiler import ASTSource
 
 from accelssl.train import adamw_kernel
 from accelssl.train.adamw_kernel import BLOCK, Moved, new_table, update
+from tests.machine_code import refuse_spills
 from tests.model.interpreter import interpreting
-from tests.model.machine_code import refuse_spills
 
 RATE, BETAS, EPS = 0.01, (0.9, 0.999), 1e-8
 Run = Callable[[Sequence[Moved]], list[Moved]]
