@@ -9,7 +9,7 @@ small plan is measured, so that the command works everywhere.
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -40,7 +40,7 @@ from accelssl.train.objective import build
 from accelssl.train.precision import pick_precision
 from accelssl.train.schedule import constant
 from accelssl.train.session import loader_options
-from accelssl.train.workspaces import VARIABLES, leave_out_workspaces
+from accelssl.train.workspaces import VARIABLES, is_quicker_without, leave_out_workspaces
 
 NO_END = 1e12
 
@@ -123,7 +123,7 @@ class _Measurement:
         location = shards.location if shards else ""
         configs = [self._config(model, location, precision) for model in self.plan.models]
         if self.plan.has_steps:
-            prepare_products(configs, self.device)
+            self.notes += prepare_products(configs, self.device)
         self.pictures, self.environment = pictures, measured_environment(self.device)
         new_loader = self._measure_sources(shards, configs[0]) if shards else None
         if self.plan.has_steps:
@@ -205,10 +205,25 @@ class _Measurement:
         )
 
 
-def prepare_products(configs: Iterable[TrainConfig], device: torch.device) -> None:
-    """What a process is to do before its first product. UserError for a model that is none."""
+def prepare_products(configs: Sequence[TrainConfig], device: torch.device) -> list[str]:
+    """What a process is to do before its first product; what is not as in training, in words.
+
+    UserError for a model that does not exist, before minutes are spent.
+    """
     with torch.device("meta"):
-        leave_out_workspaces([build(config) for config in configs], device)
+        objectives = [build(config) for config in configs]
+    leave_out_workspaces(objectives, device)
+    without = [
+        config.model
+        for config, objective in zip(configs, objectives, strict=True)
+        if is_quicker_without(objective, device)
+    ]
+    if not without or any(name in os.environ for name in VARIABLES):
+        return []
+    return [
+        f"{', '.join(without)}: training leaves cuBLAS's workspaces out, which the other models "
+        "keep here for all; measure it by itself."
+    ]
 
 
 def measured_environment(device: torch.device) -> dict[str, Any]:

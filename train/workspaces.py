@@ -8,7 +8,7 @@ sums over very long ones, have too few tiles for a whole GPU unless they are spl
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -24,19 +24,22 @@ _NARROWEST_ENCODER = 768
 _LONGEST_LAYER = 8192
 
 
-def leave_out_workspaces(objectives: Iterable[Objective], device: torch.device) -> None:
+def leave_out_workspaces(objectives: Sequence[Objective], device: torch.device) -> None:
     """Do so if it makes the steps of all of these quicker, and the user has set neither variable.
 
     To be called before the first product: later it has no effect. It holds for all products of the
     process, whatever they are of.
     """
-    if device.type != "cuda" or any(name in os.environ for name in VARIABLES):
+    if any(name in os.environ for name in VARIABLES):
         return
-    if torch.cuda.get_device_capability(device) == _CAPABILITY and all(map(_is_wide, objectives)):
+    if objectives and all(is_quicker_without(objective, device) for objective in objectives):
         os.environ.update(VARIABLES)
 
 
-def _is_wide(objective: Objective) -> bool:
+def is_quicker_without(objective: Objective, device: torch.device) -> bool:
+    """Whether its step is, as far as that was measured."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != _CAPABILITY:
+        return False
     layers = (module for module in objective.modules() if isinstance(module, nn.Linear))
     return (
         min(encoder.width for encoder in objective.encoders()) >= _NARROWEST_ENCODER

@@ -42,6 +42,10 @@ def objective(method: type[Objective], model: str) -> Objective:
         return method(model)  # type: ignore[call-arg]
 
 
+def config(model: str) -> TrainConfig:
+    return recipes.simclr(model, "", 1e6, constant(UNCOMPRESSED))
+
+
 @pytest.mark.parametrize("method", [SimCLR, MoCo])
 @pytest.mark.parametrize(("model", "expected"), [(BASE, True), (SMALL, False)])
 def test_wide_encoders_do_without_and_narrow_ones_do_not(
@@ -79,18 +83,18 @@ def test_a_cpu_has_none() -> None:
 def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "kept")
     leave_out_workspaces([objective(SimCLR, BASE)], GPU)
+    assert prepare_products([config(BASE), config(SMALL)], GPU) == []
     assert {each: os.environ.get(each) for each in VARIABLES} == dict.fromkeys(VARIABLES) | {
         name: "kept"
     }
 
 
-def test_a_measurement_has_them_as_training_would() -> None:
-    def config(model: str) -> TrainConfig:
-        return recipes.simclr(model, "", 1e6, constant(UNCOMPRESSED))
-
-    prepare_products([config(BASE), config(SMALL)], GPU)
+def test_a_measurement_has_them_as_training_would_or_says_what_it_has_not() -> None:
+    (said,) = prepare_products([config(BASE), config(SMALL)], GPU)
+    assert not are_left_out() and said.startswith(f"{BASE}: training leaves")
+    assert prepare_products([config(SMALL)], GPU) == []
     assert not are_left_out()
-    prepare_products([config(BASE)], GPU)
+    assert prepare_products([config(BASE)], GPU) == []
     assert are_left_out()
 
 
