@@ -113,8 +113,8 @@ def open_backbone(run: Path | None, weights: str | Path | None, model: str | Non
     is given, and for what cannot be read.
     """
     if (run is None) == (weights is None):
-        both, neither = "A run and a --checkpoint were", "Neither a run nor a --checkpoint was"
-        given = neither if run is None else both
+        both, none = "Both a run and a --checkpoint were", "Neither a run nor a --checkpoint was"
+        given = none if run is None else both
         raise UserError(f"{given} named.", "Name one of them to evaluate.")
     if run is not None:
         if model is not None:
