@@ -33,14 +33,13 @@ from accelssl.pipeline.loader import Loader
 from accelssl.pipeline.order import batches_per_epoch
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.pipeline.storage.storage import Location
-from accelssl.train import recipes
+from accelssl.train import recipes, workspaces
 from accelssl.train.config import TrainConfig
 from accelssl.train.environment import environment
 from accelssl.train.objective import build
 from accelssl.train.precision import pick_precision
 from accelssl.train.schedule import constant
 from accelssl.train.session import loader_options
-from accelssl.train.workspaces import VARIABLES, is_quicker_without, leave_out_workspaces
 
 NO_END = 1e12
 
@@ -212,13 +211,13 @@ def prepare_products(configs: Sequence[TrainConfig], device: torch.device) -> li
     """
     with torch.device("meta"):
         objectives = [build(config) for config in configs]
-    leave_out_workspaces(objectives, device)
+    workspaces.leave_out_workspaces(objectives, device)
     without = [
         config.model
         for config, objective in zip(configs, objectives, strict=True)
-        if is_quicker_without(objective, device)
+        if workspaces.is_quicker_without(objective, device)
     ]
-    if not without or any(name in os.environ for name in VARIABLES):
+    if not without or workspaces.are_set():
         return []
     return [
         f"{', '.join(without)}: training leaves cuBLAS's workspaces out, which the other models "
@@ -234,6 +233,6 @@ def measured_environment(device: torch.device) -> dict[str, Any]:
             found[package] = metadata.version(package)
     if device.type == "cuda":
         found["CUDA"] = torch.version.cuda
-        for variable in ("CUDA_DEVICE_MAX_CONNECTIONS", *VARIABLES):
+        for variable in ("CUDA_DEVICE_MAX_CONNECTIONS", *workspaces.VARIABLES):
             found[variable] = os.environ.get(variable, "not set")
     return found

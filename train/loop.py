@@ -57,13 +57,13 @@ def train(
                 if not _choose(session, share, log, interrupted):
                     stopped_by = interrupted.signal
                     break
-                _save(session, run, log)  # what has cost so much is not to be done twice
+                _save(session, log)  # what has cost so much is not to be done twice
                 tick = saved_at = time.perf_counter()
             progress = budget.progress
             stage = session.schedule.at(progress)
             rate = learning_rate(progress, config.peak_lr, config.warmup)
             then = budget.after(config.batch, config.sample_cost(stage))
-            batch = _next_batch(session, run, log, stage, None if then.is_spent else then.progress)
+            batch = _next_batch(session, log, stage, None if then.is_spent else then.progress)
             was_late = step.is_idle
             step(batch, rate, progress)
 
@@ -83,10 +83,10 @@ def train(
                 tick = time.perf_counter()
             is_due = time.perf_counter() - saved_at > CHECKPOINT_S
             if is_due or (session.shares_to_keep and not budget.is_spent):
-                _save(session, run, log)
+                _save(session, log)
                 saved_at = time.perf_counter()
         votes.close()
-        _save(session, run, log)
+        _save(session, log)
         _stop_at_failure(session, log)
         log.event(
             "end",
@@ -98,7 +98,7 @@ def train(
         return stopped_by
 
 
-def _next_batch(session: Session, run: Path, log: Log, stage: Stage, then: float | None) -> Batch:
+def _next_batch(session: Session, log: Log, stage: Stage, then: float | None) -> Batch:
     """The batch of a step in `stage`; the one after it will be for progress `then`, if any, as far
     as the schedule is known by now.
 
@@ -110,7 +110,7 @@ def _next_batch(session: Session, run: Path, log: Log, stage: Stage, then: float
         return session.loader.next(config.compressions(stage), following)
     except UserError:
         if session.ranks.world == 1:
-            _save(session, run, log)
+            _save(session, log)
         raise
 
 
@@ -133,7 +133,7 @@ def _choose(session: Session, share: float, log: Log, interrupted: Interruption)
     return True
 
 
-def _save(session: Session, run: Path, log: Log) -> None:
+def _save(session: Session, log: Log) -> None:
     """A checkpoint, unless the losses up to here say that there is nothing worth saving.
 
     Where it cannot be written that is a failure too, at which all ranks stop.
@@ -141,7 +141,7 @@ def _save(session: Session, run: Path, log: Log) -> None:
     log.flush()
     if not log.failure:
         try:
-            session.save(run)
+            session.save(log.run)
         except UserError as error:
             log.failure = error
 
@@ -184,7 +184,7 @@ def evaluate(session: Session, log: Log) -> None:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        _save(session, log.run, log)
+        _save(session, log)
         log.failure = log.failure or UserError(
             f"An evaluation beside training does not fit the memory of {session.device}.",
             f"{log.run} is saved: go on with --resume --eval-every 0, and evaluate it at the end.",

@@ -46,14 +46,14 @@ def _purchase(session: Session, images: int) -> str:
             f"gradients of {size.samples:,} images, for {100 * config.auto.share:g}% more at most"
         )
     stages = config.schedule.stages
-    steps = steps_bought(
-        config.budget, [(s.until, config.batch * config.sample_cost(s)) for s in stages]
-    )
+    costs = [config.batch * config.sample_cost(stage) for stage in stages]
+    ends = [stage.until for stage in stages]
+    steps = steps_bought(config.budget, list(zip(ends, costs, strict=True)))
     parts = [f"{counted(n, 'step')} of {s.compression}" for n, s in zip(steps, stages, strict=True)]
     seen = config.batch * sum(steps)
     epochs = seen / images
     bought = f"buy {', then '.join(parts)}: {seen:,} images, {epochs:,.1f} epochs"
-    paid = config.batch * sum(n * config.sample_cost(s) for n, s in zip(steps, stages, strict=True))
+    paid = sum(n * cost for n, cost in zip(steps, costs, strict=True))
     if paid > 1.01 * config.budget:
         bought += f" for {format_units(paid)} units, the last step being a whole one"
     advice = None if session.step else fewer_epochs(config.budget, epochs)

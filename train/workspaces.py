@@ -24,15 +24,20 @@ _NARROWEST_ENCODER = 768
 _LONGEST_LAYER = 8192
 
 
+def are_set() -> bool:
+    """Whether the environment says how large workspaces are, by the user or by what is below."""
+    return any(name in os.environ for name in VARIABLES)
+
+
 def leave_out_workspaces(objectives: Sequence[Objective], device: torch.device) -> None:
     """Do so if it makes the steps of all of these quicker, and the user has set neither variable.
 
     To be called before the first product: later it has no effect. It holds for all products of the
     process, whatever they are of.
     """
-    if any(name in os.environ for name in VARIABLES):
+    if are_set() or not objectives:
         return
-    if objectives and all(is_quicker_without(objective, device) for objective in objectives):
+    if all(is_quicker_without(objective, device) for objective in objectives):
         os.environ.update(VARIABLES)
 
 

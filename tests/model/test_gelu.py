@@ -11,11 +11,9 @@ from torch import Tensor
 from accelssl.model.gelu import SWITCH, definition, definition_backward, fits, gelu
 
 pytest.importorskip("triton")
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from accelssl.model import gelu_kernel
+from tests.machine_code import compiled
 from tests.model.interpreter import interpreting
 
 Run = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -208,18 +206,10 @@ def test_it_compiles_to_moves_of_16_bytes(architecture: int) -> None:
     launches = gelu_kernel.gelu_forward, gelu_kernel.gelu_backward
     sizes = gelu_kernel.FORWARD_SIZES, gelu_kernel.BACKWARD_SIZES
     moves = "ld.global.v4.b32", "cp.async.cg.shared.global"
+    numbers = ("count", "rows", "width")
+    types = dict.fromkeys(numbers, "i32") | {"sums_ptr": "*fp32"}
     for function, constants, load in zip(launches, sizes, moves, strict=True):
-        names = [name for name in function.arg_names if name not in constants]
-        types = {name: "*bf16" if name.endswith("_ptr") else "i32" for name in names}
-        if "sums_ptr" in types:
-            types["sums_ptr"] = "*fp32"
-        source = ASTSource(
-            function,
-            types | dict.fromkeys(constants, "constexpr"),
-            constants,
-            {(i,): [["tt.divisibility", 16]] for i in range(len(names))},
-        )
-        options = {"num_warps": gelu_kernel.WARPS}
-        compiled = triton.compile(source, GPUTarget("cuda", architecture, 32), options)
-        assert load in compiled.asm["ptx"]
-        assert "st.global.v4.b32" in compiled.asm["ptx"]
+        told = constants | {"num_warps": gelu_kernel.WARPS}
+        ptx = compiled(function, told, architecture, types, numbers).asm["ptx"]
+        assert load in ptx
+        assert "st.global.v4.b32" in ptx

@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("triton")
-import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from accelssl.train import adamw_kernel
 from accelssl.train.adamw_kernel import BLOCK, Moved, new_table, update
-from tests.machine_code import refuse_spills
+from tests.machine_code import compiled, refuse_spills
 from tests.model.interpreter import interpreting
 
 RATE, BETAS, EPS = 0.01, (0.9, 0.999), 1e-8
@@ -176,25 +173,17 @@ def test_a_tensor_that_does_not_fit_is_refused() -> None:
 def test_it_moves_whole_vectors_and_no_value_through_shared_memory(
     capability: int, has_copy: bool, tmp_path: Path
 ) -> None:
-    constants = {
+    told = {
         "COLUMNS": 256,
         "GRADIENTS": tl.bfloat16 if has_copy else tl.float32,
         "COPIES": tl.bfloat16 if has_copy else None,
         "VECTOR": 4,
         "BLOCK": BLOCK,
+        "num_warps": adamw_kernel.WARPS,
     }
     function = adamw_kernel.adamw_update
-    types = {"table_ptr": "*i64", "rate_ptr": "*fp32"}
-    signature = {
-        name: "constexpr" if name in constants else types.get(name, "fp32")
-        for name in function.arg_names
-    }
-    aligned = {(i,): [["tt.divisibility", 16]] for i in range(2)}
-    code = triton.compile(
-        ASTSource(function, signature, constexprs=constants, attrs=aligned),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": adamw_kernel.WARPS},
-    )
+    types = dict.fromkeys(function.arg_names, "fp32") | {"table_ptr": "*i64", "rate_ptr": "*fp32"}
+    code = compiled(function, told, capability, types)
     lines = code.asm["ptx"].splitlines()
     a_thread = BLOCK // (32 * adamw_kernel.WARPS)
     wide = [line for line in lines if "global.v4.b32" in line]
