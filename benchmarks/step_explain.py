@@ -24,7 +24,7 @@ from accelssl.benchmarks.throughput import (
     NO_END,
     folder_for,
     measured_environment,
-    prepare_products,
+    refuse_unknown_models,
 )
 from accelssl.benchmarks.throughput_plan import SIZE, Plan
 from accelssl.benchmarks.throughput_steps import RATE, free_memory, synthetic_batches
@@ -62,14 +62,14 @@ def explain_step(
     began_s = time.perf_counter()
     precision = pick_precision("auto", device)
     configs = [config_of(plan, model, precision) for model in plan.models]
-    notes = prepare_products(configs, device)
+    refuse_unknown_models(configs)
     found_here = measured_environment(device)
     progress("matrix products and copies")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     peak = matrix_peak(device, dtype)
     copy_bytes_per_s = Copies(device, COPY_RUNS).bytes_per_s
     explanation = _Explanation(
-        device, plan, found_here, began_s, peak, copy_bytes_per_s, progress, on_row, notes=notes
+        device, plan, found_here, began_s, peak, copy_bytes_per_s, progress, on_row
     )
     for config in configs:
         explanation.add(config)

@@ -9,7 +9,7 @@ small plan is measured, so that the command works everywhere.
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -33,7 +33,7 @@ from accelssl.pipeline.loader import Loader
 from accelssl.pipeline.order import batches_per_epoch
 from accelssl.pipeline.shards import ShardSet, open_shards
 from accelssl.pipeline.storage.storage import Location
-from accelssl.train import recipes, workspaces
+from accelssl.train import recipes
 from accelssl.train.config import TrainConfig
 from accelssl.train.environment import environment
 from accelssl.train.objective import build
@@ -42,6 +42,11 @@ from accelssl.train.schedule import constant
 from accelssl.train.session import loader_options
 
 NO_END = 1e12
+_VARIABLES = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+)
 
 
 def bench_throughput(
@@ -122,7 +127,7 @@ class _Measurement:
         location = shards.location if shards else ""
         configs = [self._config(model, location, precision) for model in self.plan.models]
         if self.plan.has_steps:
-            self.notes += prepare_products(configs, self.device)
+            refuse_unknown_models(configs)
         self.pictures, self.environment = pictures, measured_environment(self.device)
         new_loader = self._measure_sources(shards, configs[0]) if shards else None
         if self.plan.has_steps:
@@ -204,25 +209,11 @@ class _Measurement:
         )
 
 
-def prepare_products(configs: Sequence[TrainConfig], device: torch.device) -> list[str]:
-    """What a process is to do before its first product; what is not as in training, in words.
-
-    UserError for a model that does not exist, before minutes are spent.
-    """
+def refuse_unknown_models(configs: Iterable[TrainConfig]) -> None:
+    """UserError for a model that does not exist, before minutes are spent."""
     with torch.device("meta"):
-        objectives = [build(config) for config in configs]
-    workspaces.leave_out_workspaces(objectives, device)
-    without = [
-        config.model
-        for config, objective in zip(configs, objectives, strict=True)
-        if workspaces.is_quicker_without(objective, device)
-    ]
-    if not without or workspaces.are_set():
-        return []
-    return [
-        f"{', '.join(without)}: training leaves cuBLAS's workspaces out, which the other models "
-        "keep here for all; measure it by itself."
-    ]
+        for config in configs:
+            build(config)
 
 
 def measured_environment(device: torch.device) -> dict[str, Any]:
@@ -233,6 +224,6 @@ def measured_environment(device: torch.device) -> dict[str, Any]:
             found[package] = metadata.version(package)
     if device.type == "cuda":
         found["CUDA"] = torch.version.cuda
-        for variable in ("CUDA_DEVICE_MAX_CONNECTIONS", *workspaces.VARIABLES):
+        for variable in _VARIABLES:
             found[variable] = os.environ.get(variable, "not set")
     return found

@@ -17,7 +17,6 @@ from accelssl.train.distributed import EAGER_STEPS
 from accelssl.train.graph_inputs import fill, places_like, shapes
 from accelssl.train.optim import AdamW
 from accelssl.train.streams import training_stream
-from accelssl.train.workspaces import leave_out_workspaces
 
 # Every stage of a schedule compiles the blocks anew, for its own number of tokens; torch gives up
 # after 8 by itself.
@@ -58,8 +57,7 @@ class Step:
     take copies of their weights, if the objective `is_one_pass` and the optimiser `takes_copies`
     (bf16_copies.py). A graph runs on a stream of its own before any of lower priority, such as the
     loader's. It keeps the memory of a whole step, so there is only one: of the shape, and the
-    objective's phase, that came last. For some encoders the process's matrix products change with
-    its first step: see workspaces.py.
+    objective's phase, that came last.
     """
 
     def __init__(
@@ -83,7 +81,6 @@ class Step:
             self._module = optimizer.copies = optimizer.copies or Bf16Copies(objective)
         self._device = next(objective.parameters()).device
         on_gpu = self._device.type == "cuda"
-        leave_out_workspaces([objective], self._device)
         self._captured: _Captured | None = None
         self._warm: set[Hashable] = set()
         self._plain_steps = EAGER_STEPS if world_size() > 1 else 0

@@ -96,18 +96,20 @@ def test_a_gpu_is_not_waited_for_until_the_log_is_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "FLUSH_S", 0.0)
-    loss, spread = torch.ones(1, device="cuda"), torch.zeros((), device="cuda")
+    # Made before: a kernel's code is loaded at its first use, for which the GPU is waited for.
+    losses_R = [torch.full((1,), float(step), device="cuda") for step in (1, 2, 3)]
+    spreads = [torch.full((), float(step), device="cuda") for step in (1, 2, 3)]
     with Log(tmp_path) as log:
-        log.step(line(1), loss, {"spread": spread})  # whatever is loaded at first use
+        log.step(line(1), losses_R[0], {"spread": spreads[0]})
         log.flush()
         for step in (2, 3):
             torch.cuda._sleep(1_000_000_000)  # type: ignore[no-untyped-call]
-            log.step(line(step), loss + step, {"spread": spread + step})
+            log.step(line(step), losses_R[step - 1], {"spread": spreads[step - 1]})
         assert not torch.cuda.current_stream().query()
         assert len(written(tmp_path)) == 1
         log.flush()
-        assert [entry["loss"] for entry in written(tmp_path)] == [1.0, 3.0, 4.0]
-        assert [entry["spread"] for entry in written(tmp_path)] == [0.0, 2.0, 3.0]
+        assert [entry["loss"] for entry in written(tmp_path)] == [1.0, 2.0, 3.0]
+        assert [entry["spread"] for entry in written(tmp_path)] == [1.0, 2.0, 3.0]
 
 
 def test_a_line_cut_by_a_kill_does_not_swallow_the_next(tmp_path: Path) -> None:
