@@ -17,6 +17,7 @@ from accelssl.benchmarks.kernel_measurement import Measurement
 from accelssl.benchmarks.kernel_page import page_name
 from accelssl.benchmarks.kernel_plan import check, default_plan
 from accelssl.benchmarks.kernel_result import KernelBench
+from accelssl.benchmarks.result_files import ResultFiles
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.op import Implementation
 from accelssl.train.environment import environment
@@ -65,10 +66,9 @@ def bench_kernel(
     )
 
 
-def write_page(bench: KernelBench, folder: Path) -> Path:
-    """Write FOLDER/kernel_<card>_<yyyymm>.md, and .json beside it; the path of the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / page_name(bench)
+def write_page(bench: KernelBench, files: ResultFiles) -> Path:
+    """Write kernel_<card>_<yyyymm>.md, and .json beside it; the path of the page."""
+    path = files.page(page_name(bench))
     path.write_text(bench.to_markdown())
     path.with_suffix(".json").write_text(bench.to_json() + "\n")
     return path

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from accelssl.benchmarks.matrix_peak import MatrixPeak, matrix_peak
+from accelssl.benchmarks.result_files import ResultFiles
 from accelssl.benchmarks.step_floor import Peaks, floors
 from accelssl.benchmarks.step_page import page_name
 from accelssl.benchmarks.step_result import StepBench, StepRow, longest_kernels, part_times
 from accelssl.benchmarks.step_trace import Marks, trace
 from accelssl.benchmarks.throughput import (
     NO_END,
-    folder_for,
     measured_environment,
     refuse_unknown_models,
 )
@@ -76,16 +76,16 @@ def explain_step(
     return explanation.found()
 
 
-def write_page(bench: StepBench, folder: Path) -> Path:
-    """Write FOLDER/step_<card>_<yyyymm>.md and .json; the path of the page."""
-    path = write_json(bench, folder).with_suffix(".md")
+def write_page(bench: StepBench, files: ResultFiles) -> Path:
+    """Write step_<card>_<yyyymm>.md and .json; the path of the page."""
+    path = write_json(bench, files).with_suffix(".md")
     path.write_text(bench.to_markdown())
     return path
 
 
-def write_json(bench: StepBench, folder: Path) -> Path:
-    """Write what is known, FOLDER/step_<card>_<yyyymm>.json; its path."""
-    path = (folder_for(folder) / page_name(bench)).with_suffix(".json")
+def write_json(bench: StepBench, files: ResultFiles) -> Path:
+    """Write what is known, step_<card>_<yyyymm>.json; its path."""
+    path = files.page(page_name(bench)).with_suffix(".json")
     path.write_text(bench.to_json() + "\n")
     return path
 

@@ -16,7 +16,8 @@ step is compiled and replayed from a CUDA graph, as in training. Every kernel be
 - **heads and loss**: all that runs between the encoder's features and their gradients, products
   too. Two marks in the step, kernels that do nothing, say where that is.
 - **other**: casts, positions, transposes and all that is named after nothing else. **copies**: of
-  the batch to where a graph reads it. **EMA**: the momentum encoder, which SimCLR has none of.
+  the batch to where a graph reads it, and what clears memory, above all counters by which matrix
+  products hand out their tiles. **EMA**: the momentum encoder, which SimCLR has none of.
 - **gaps**: when no kernel ran, from a step's beginning to the next one's.
 
 Outside of heads and loss the name of a kernel tells its part; below each table stand the longest.
@@ -24,22 +25,26 @@ On a CPU the kernels are torch's outermost operators, each with all that it call
 
 **floor** is what the part takes at the measured rates: matrix products at the peak of square ones,
 the others at the bandwidth of large copies for the bytes that must move between the products
-(benchmarks/step_floor.py has the formulas). **times** is the part's time by it. Times are means of
+(benchmarks/step_floor.py has the formulas). These are rates, not bounds: products of other shapes
+may be faster than square ones. **times** is the part's time by it; the step's floor is the sum of
+those there are. **Of the matrix peak**: the floor of the encoder's products by the step's time,
+which leaves out attention's and the head's (the page of throughput counts them). Times are means of
 the profiled steps; the profiler itself makes gaps longer, so the step's time without it stands
 above each table.
 """
 _LEGEND = """\
-share: of the profiled step. floor: what the part would take at the peak of products and of copies.
-times: its time by that. gaps: when nothing ran."""
+In brackets: the 10th and the 90th percentile. share: of the profiled step. floor: what the part
+would take at the peak of products or of copies, of the step the sum of those. times: its time by
+that. gaps: when nothing ran."""
 _SHOWN = 12
 _HEAD = ("part", "ms", "share", "launches", "floor ms", "times")
 
 
 def terminal_table(bench: StepBench) -> str:
     """A table for each model and compression, then notes."""
-    lines = [f"{bench.environment['device']}: {_rates(bench)}"]
+    lines = [f"{_machine(bench)}: {_rates(bench)}"]
     for row in bench.rows:
-        lines += ["", f"{row.name}: {_step(row)}", _columns(_HEAD)]
+        lines += ["", f"{row.name}, {row.pairs} pairs: {_step(bench, row)}", _columns(_HEAD)]
         lines += [_columns(line) for line in part_lines(row)]
     lines += ["", _LEGEND, "", *bench.notes, f"measured in {duration(bench.elapsed_s)}"]
     return "\n".join(lines)
@@ -59,7 +64,7 @@ def page(bench: StepBench) -> str:
     if bench.notes:
         lines += ["", *(f"- {note}" for note in bench.notes)]
     for row in bench.rows:
-        lines += ["", f"## {row.name}", "", f"{row.pairs} pairs: {_step(row)}.", ""]
+        lines += ["", f"## {row.name}", "", f"{row.pairs} pairs: {_step(bench, row)}.", ""]
         lines += _markdown(_HEAD, part_lines(row))
         lines += ["", *_markdown(("kernel", "part", "ms", "launches"), _longest(row))]
     return "\n".join(lines) + "\n"
@@ -103,6 +108,12 @@ def _short(name: str) -> str:
     return name if len(name) <= 100 else name[:97] + "..."
 
 
+def _machine(bench: StepBench) -> str:
+    """A processor by its name, which "cpu" is none of."""
+    device: str = bench.environment["device"]
+    return f"cpu ({bench.environment['cpu']})" if device == "cpu" else device
+
+
 def _rates(bench: StepBench) -> str:
     return (
         f"Matrix products reach {bench.peak.flops_per_s / 1e12:,.3g} TFLOP/s ({bench.peak.dtype}), "
@@ -110,10 +121,12 @@ def _rates(bench: StepBench) -> str:
     )
 
 
-def _step(row: StepRow) -> str:
-    step = row.step
+def _step(bench: StepBench, row: StepRow) -> str:
+    step, of_counted = row.step, bench.alone_of_counted(row)
     spread = f"{_ms(step.low_s)} to {_ms(step.high_s)}"
-    return f"{_ms(step.median_s)} ms a step ({spread}), {_ms(row.profiled_s)} profiled"
+    said = f"{_ms(step.median_s)} ms a step ({spread}), {_ms(row.profiled_s)} profiled"
+    said += f", {bench.of_peak(row):.1%} of the matrix peak"
+    return said if of_counted is None else f"{said}, {of_counted:.3f} of the counted speed-up"
 
 
 def _ms(seconds: float) -> str:

@@ -7,7 +7,10 @@ from typing import Any, TypeVar
 
 from accelssl.benchmarks.matrix_peak import MatrixPeak
 from accelssl.benchmarks.step_kernels import PARTS, Part, TracedStep, Work
+from accelssl.benchmarks.throughput_plan import SIZE
 from accelssl.benchmarks.timing import Timing
+from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.train.method import sample_cost
 
 LONGEST = 40
 K = TypeVar("K", bound=Hashable)
@@ -64,6 +67,15 @@ class StepRow:
         return sum(part.floor_s or 0.0 for part in self.parts)
 
     @property
+    def sample_cost(self) -> float:
+        """Units an image costs."""
+        return sample_cost("simclr", Compression(self.p, self.drop), SIZE)
+
+    @property
+    def is_uncompressed(self) -> bool:
+        return Compression(self.p, self.drop) == UNCOMPRESSED
+
+    @property
     def name(self) -> str:
         return f"{self.model} p{self.p} d{self.drop:g}, {self.tokens} tokens"
 
@@ -102,6 +114,18 @@ class StepBench:
     rows: tuple[StepRow, ...]
     notes: tuple[str, ...]
     elapsed_s: float
+
+    def of_peak(self, row: StepRow) -> float:
+        """What the encoder's matrix products alone would take at the peak, by the step's time."""
+        floors = (part.floor_s or 0.0 for part in row.parts if part.part == "matrix products")
+        return sum(floors) / row.step.median_s
+
+    def alone_of_counted(self, row: StepRow) -> float | None:
+        """What the step realises of its counted speed-up, against the model's uncompressed one."""
+        plain = next((r for r in self.rows if r.model == row.model and r.is_uncompressed), None)
+        if plain is None:
+            return None
+        return plain.step.median_s / row.step.median_s / (plain.sample_cost / row.sample_cost)
 
     def __str__(self) -> str:
         from accelssl.benchmarks.step_page import terminal_table

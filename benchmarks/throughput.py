@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from accelssl.benchmarks.matrix_peak import MatrixPeak, matrix_peak
+from accelssl.benchmarks.result_files import ResultFiles
 from accelssl.benchmarks.throughput_page import page_name
 from accelssl.benchmarks.throughput_pictures import make_set
 from accelssl.benchmarks.throughput_plan import Plan, check
@@ -27,7 +28,6 @@ from accelssl.benchmarks.throughput_row import Row, SourceTime
 from accelssl.benchmarks.throughput_sources import Sources
 from accelssl.benchmarks.throughput_steps import ModelSteps, free_memory, op_time
 from accelssl.benchmarks.timing import Timing
-from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.loader import Loader
 from accelssl.pipeline.order import batches_per_epoch
@@ -66,7 +66,7 @@ def bench_throughput(
     check(plan)
     measurement = _Measurement(device, plan, progress, on_row)
     if not plan.has_data:
-        return measurement.run(None, "none: fixed tokens")
+        return measurement.run(None, "fixed tokens, no pictures")
     if shards is not None:
         opened = open_shards(shards)
         batches_per_epoch(len(opened.split("train")), plan.batch, 1)
@@ -76,31 +76,21 @@ def bench_throughput(
         return measurement.run(open_shards(path), what)
 
 
-def folder_for(out: Path) -> Path:
-    """The folder, made now: minutes of measuring later is too late to learn that it cannot be."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"{out} cannot be made: {error.strerror}.", "Name another folder with --out."
-        ) from error
-    return out
-
-
-def write_page(bench: ThroughputBench, folder: Path) -> Path:
-    """Write FOLDER/throughput_<card>_<yyyymm>.md, .json and .png; the path of the page."""
+def write_page(bench: ThroughputBench, files: ResultFiles) -> Path:
+    """Write throughput_<card>_<yyyymm>.md, .json and .png; the path of the page."""
     from accelssl.benchmarks.throughput_plot import write_plot
 
-    path = write_json(bench, folder).with_suffix(".md")
-    path.write_text(bench.to_markdown())
+    path = write_json(bench, files).with_suffix(".md")
+    picture = path.with_suffix(".png")
+    path.write_text(bench.to_markdown(picture.name))
     if bench.rows:
-        write_plot(bench, path.with_suffix(".png"))
+        write_plot(bench, picture)
     return path
 
 
-def write_json(bench: ThroughputBench, folder: Path) -> Path:
-    """Write what is known, FOLDER/throughput_<card>_<yyyymm>.json; its path."""
-    path = (folder_for(folder) / page_name(bench)).with_suffix(".json")
+def write_json(bench: ThroughputBench, files: ResultFiles) -> Path:
+    """Write what is known, throughput_<card>_<yyyymm>.json; its path."""
+    path = files.page(page_name(bench)).with_suffix(".json")
     path.write_text(bench.to_json() + "\n")
     return path
 

@@ -1,5 +1,6 @@
 """The result of bench-throughput as text: tables for the terminal, a page of Markdown."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -18,7 +19,8 @@ Medians of windows of many steps, each window closed by one wait for the device;
   by the loader, as `accelssl train` runs them. **tax**: what data adds to a step.
 - **tokens/s**: patch tokens of both views through the encoder. **units/s**: budget units.
 - **counted**, **realised**: units of an uncompressed image by those of this one; rate of the live
-  run by that of the uncompressed live run of the same model.
+  run by that of the uncompressed live run of the same model. **step/counted**: what the steps alone
+  realise of the counted speed-up, without data.
 - **TFLOP/s**: all matrix products of forward and backward, each once (the frozen patch projection
   has no backward), by the time of the step alone. **of peak**: as a fraction of a square product's.
 - **launch**: until a step is under way on an idle GPU. **first**: the first step of its shape, with
@@ -30,12 +32,23 @@ Medians of windows of many steps, each window closed by one wait for the device;
   (benchmarks/throughput_limit.py has the rule).
 """
 
+_COLUMNS = {
+    "counted": "counted: the speed-up in units.",
+    "realised": "realised: that of the live run by the clock.",
+    "step/counted": "step/counted: what the steps alone realise of what is counted.",
+    "live/step": "live/step: the share of the rate without data.",
+    "10th to 90th": "10th to 90th: percentiles of windows of steps.",
+    "tax ms": "tax: what data adds to a step.",
+    "op ms": "op: both views' tokens from crops.",
+    "first s": "first: the first step, with what is compiled for it.",
+}
+
 Table = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 
 
 def terminal_table(bench: ThroughputBench) -> str:
     """Sources, then a line for each model and compression, goals and notes."""
-    lines = [f"{bench.environment['device']}, batch {bench.batch}, {bench.pictures}"]
+    lines = [f"{bench.environment['device']}, batches of {bench.batch}, {bench.pictures}"]
     if bench.sources:
         lines += ["", *_columns(*source_table(bench.sources))]
     if bench.peak:
@@ -53,22 +66,24 @@ def terminal_table(bench: ThroughputBench) -> str:
 def _legend(bench: ThroughputBench) -> list[str]:
     """The columns whose names do not say it, and what was found to limit rows."""
     found = dict.fromkeys(limit for row in bench.rows if (limit := bench.limit(row)))
+    tables = (rate_table(bench, bench.rows), time_table(bench, bench.rows))
+    shown = {head[column] for head, rows in tables for column in _shown(head, rows)}
+    meanings = " ".join(meaning for name, meaning in _COLUMNS.items() if name in shown)
     return [
-        "tax: what data adds to a step. op: both views' tokens from crops. first: the first step, "
-        "with what is compiled for it.",
+        *textwrap.wrap(meanings, 100),
         *(f"limit {limit}: {MEANINGS[limit]}." for limit in found),
     ]
 
 
-def page(bench: ThroughputBench) -> str:
-    """The page of a result: hardware, command, goals, every figure."""
+def page(bench: ThroughputBench, picture: str) -> str:
+    """The page of a result: hardware, command, goals, every figure; picture: the plot's name."""
     where = [f"- {name}: {value}" for name, value in bench.environment.items()]
     only = f", {bench.only} only" if bench.only else ""
     lines = [
         f"# Throughput ({bench.environment['device']}{only})",
         "",
         EXPLANATION,
-        f"Batches of {bench.batch} pairs; pictures: {bench.pictures}. "
+        f"Batches of {bench.batch} pairs; {bench.pictures}. "
         f"The whole took {bench.elapsed_s:.0f} s.",
         "",
         *where,
@@ -86,7 +101,7 @@ def page(bench: ThroughputBench) -> str:
     if bench.peak:
         lines += ["", _peak(bench)]
     if bench.rows:
-        lines += ["", f"![Speed-ups and rates]({page_name(bench)[:-3]}.png)"]
+        lines += ["", f"![Speed-ups and rates]({picture})"]
     for model, rows in _models(bench.rows):
         lines += ["", f"## {model}", "", *_markdown(*rate_table(bench, rows))]
         lines += ["", *_markdown(*time_table(bench, rows))]
@@ -105,7 +120,7 @@ def source_table(sources: Sequence[SourceTime]) -> Table:
     rows = [
         (
             source.name,
-            f"{source.images_per_s:,.0f}",
+            _rate(source.images_per_s),
             _ms(source.time),
             _spread(source.time),
             f"{source.images}",
@@ -124,18 +139,20 @@ def rate_table(bench: ThroughputBench, rows: Sequence[Row]) -> Table:
             f"{row.p}",
             f"{row.drop:g}",
             f"{row.keep}",
-            f"{row.images_per_s:,.0f}",
-            f"{row.tokens_per_s:,.0f}",
-            f"{row.units_per_s:,.0f}",
+            _rate(row.images_per_s),
+            _rate(row.tokens_per_s),
+            _rate(row.units_per_s),
             _number(bench.counted(row), "{:.2f}"),
             _number(bench.realised(row), "{:.2f}"),
             _number(bench.realised_of_counted(row), "{:.3f}"),
+            _number(bench.alone_of_counted(row), "{:.3f}"),
             _number(row.of_synthetic, "{:.3f}"),
             bench.limit(row) or "",
         )
         for row in rows
     ]
-    return (*head, "realised/counted", "live/step", "limit"), lines
+    more = ("realised/counted", "step/counted", "live/step", "limit")
+    return head + more, lines
 
 
 def time_table(bench: ThroughputBench, rows: Sequence[Row]) -> Table:
@@ -185,6 +202,10 @@ def _spread(timing: Timing | None) -> str:
     return f"{1e3 * timing.low_s:,.2f} to {1e3 * timing.high_s:,.2f}" if timing else ""
 
 
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+
+
 def _tera(per_s: float) -> str:
     return f"{per_s / 1e12:,.0f}" if per_s >= 1e14 else f"{per_s / 1e12:.3g}"
 
@@ -198,9 +219,13 @@ def _markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[st
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
+def _shown(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[int]:
+    return [i for i in range(len(head)) if any(row[i] for row in rows)]
+
+
 def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Right-aligned columns, the first one left; columns without a figure are left out."""
-    shown = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    shown = _shown(head, rows)
     widths = {i: max(len(line[i]) for line in (head, *rows)) for i in shown}
     return [
         "  ".join(line[i].rjust(widths[i]) if i else line[i].ljust(widths[i]) for i in shown)

@@ -19,14 +19,14 @@ a GPU, the definition below elsewhere.
 Shapes: N views, L tokens with CLS, D width, R = N L rows.
 """
 
-import os
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-SWITCH = "ACCELSSL_FAST_NORM"
+from accelssl.switches import FAST_NORM, is_off
+
 """Set to 0 to have torch's layer norm."""
 
 MOST_WIDTH = 2048
@@ -68,7 +68,7 @@ def fits(width: int, device: torch.device, x_dtype: torch.dtype, dtype: torch.dt
     return (
         device.type == "cuda"
         and _HAS_TRITON
-        and os.environ.get(SWITCH) != "0"
+        and not is_off(FAST_NORM)
         and width % 8 == 0
         and width <= MOST_WIDTH
         and _are_kernels(x_dtype, dtype)

@@ -17,7 +17,6 @@ elsewhere.
 Shapes: N views, L tokens with CLS, C width of the hidden layer.
 """
 
-import os
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,7 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SWITCH = "ACCELSSL_FAST_GELU"
+from accelssl.switches import FAST_GELU, is_off
+
 """Set to 0 to have torch's GELU."""
 
 # Twelve blocks of ViT-B then take an eighth of it more than they would: a batch that was chosen to
@@ -52,7 +52,7 @@ def fits(values: int, device: torch.device, dtype: torch.dtype) -> bool:
     return (
         device.type == "cuda"
         and _HAS_TRITON
-        and os.environ.get(SWITCH) != "0"
+        and not is_off(FAST_GELU)
         and dtype in _HALVES
         and 2 * values <= _room_bytes(device)
     )

@@ -14,14 +14,14 @@ the projection's output as it lies. Triton on a GPU, the definition below elsewh
 Shapes: N views, L tokens with CLS, D width, C = 3 D.
 """
 
-import os
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
-SWITCH = "ACCELSSL_SHORT_ATTENTION"
+from accelssl.switches import SHORT_ATTENTION, is_off
+
 """Set to 0 to have torch's attention at every length."""
 
 MOST_TOKENS = 128
@@ -51,7 +51,7 @@ def has_kernels(head_width: int, device: torch.device, dtype: torch.dtype) -> bo
     return (
         device.type == "cuda"
         and _HAS_TRITON
-        and os.environ.get(SWITCH) != "0"
+        and not is_off(SHORT_ATTENTION)
         and head_width in HEAD_WIDTHS
         and dtype in (torch.bfloat16, torch.float16)
     )

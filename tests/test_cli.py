@@ -28,6 +28,30 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return (code if isinstance(code, int) else 0), printed.out, printed.err
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ACCELSSL_FAST_GELU", "false", "ACCELSSL_FAST_GELU is 'false' in the environment."),
+        ("ACCELSSL_FAST_GLU", "0", "ACCELSSL_FAST_GLU is set in the environment, and means"),
+    ],
+)
+def test_a_switch_that_would_switch_nothing_is_refused(
+    name: str,
+    value: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(name, value)
+    code, _, err = run(capsys, "recipes")
+    assert code == 2 and err.startswith(f"error: {said}")
+    for good in ("0", "1"):
+        monkeypatch.delenv(name)
+        name = "ACCELSSL_FAST_GELU"
+        monkeypatch.setenv(name, good)
+        assert run(capsys, "recipes")[0] == 0
+
+
 def test_help_imports_nothing_heavy() -> None:
     """What makes it instant; the time itself depends on the machine."""
     code = (

@@ -110,10 +110,11 @@ def _ceiling(config: TrainConfig, ranks: Ranks) -> Ceiling:
     dearest = max(config.sample_cost(stage) for stage in config.schedule.stages)
     of_set, of_budget = images // ranks.world, int(config.budget / dearest) // ranks.world
     if min(of_set, of_budget) < 2:  # on a rank by itself a batch norm cannot take one
+        of_ranks = f" on each of {ranks.world} ranks" if ranks.world > 1 else ""
         few = f"there are {images}" if of_set < 2 else f"--budget {config.budget:g} pays for fewer"
         raise UserError(
-            f"--batch auto tries two images and more on each of {ranks.world} ranks, and {few}.",
-            "Give --batch a number, or use fewer ranks.",
+            f"--batch auto tries two images and more{of_ranks}, and {few}.",
+            f"Give --batch a number{', or use fewer ranks' if of_ranks else ''}.",
         )
     return Ceiling(of_set, "images") if of_set <= of_budget else Ceiling(of_budget, "budget")
 

@@ -146,10 +146,11 @@ class TrainConfig:
         self._check_kept()
         dearest = max(self.sample_cost(stage) for stage in self.schedule.stages)
         if self.budget < self.batch * dearest:
+            smaller = ", or a smaller --batch" if self.batch > 2 else ""
             raise UserError(
                 f"A budget of {self.budget:g} units does not pay for one step of {self.batch} "
                 f"images at {dearest:.3g} units each.",
-                f"Use --budget {math.ceil(self.batch * dearest)} or more, or a smaller --batch.",
+                f"Use --budget {math.ceil(self.batch * dearest)} or more{smaller}.",
             )
 
     def _check_grid(self) -> None:

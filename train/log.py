@@ -8,6 +8,7 @@ R is the number of ranks.
 import json
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -87,6 +88,9 @@ class Log:
         try:
             if kind is None:
                 self.flush()
+            else:
+                with suppress(RuntimeError, OSError):  # of the GPU or the disk that has failed
+                    self._write_what_is_there()
         finally:
             self._file.close()
 
@@ -95,9 +99,7 @@ class Log:
         scalars that were noted beside."""
         self._pending.append(_Step.of(line, losses_R, noted))
         if time.perf_counter() - self._flushed_at >= FLUSH_S:
-            there = list(takewhile(lambda step: step.is_there, self._pending))
-            if there:
-                self._write_steps(there)
+            self._write_what_is_there()
 
     def event(self, kind: str, **fields: Any) -> None:
         """Anything else that happened: an evaluation, a resume, the end."""
@@ -109,6 +111,12 @@ class Log:
         if self._pending:
             self._pending[-1].wait()
         self._write_steps(list(self._pending))
+
+    def _write_what_is_there(self) -> None:
+        """Of what is pending, without waiting."""
+        there = list(takewhile(lambda step: step.is_there, self._pending))
+        if there:
+            self._write_steps(there)
 
     def _write_steps(self, steps: list[_Step]) -> None:
         """Write the oldest of what is pending."""

@@ -1,7 +1,6 @@
 """AdamW, and its learning rate and weight decay as functions of progress."""
 
 import math
-import os
 from collections.abc import Hashable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from accelssl.switches import FAST_ADAMW, is_off
 from accelssl.train.bf16_copies import Bf16Copies
 
 if TYPE_CHECKING:
     from accelssl.train.adamw_kernel import Moved
 
-SWITCH = "ACCELSSL_FAST_ADAMW"
 """Set to 0 to have torch's update, and weights cast before each product."""
 
 _DTYPES = 3  # gradients in bfloat16 or float32 of weights with copies; those of others
@@ -166,7 +165,7 @@ def _has_kernel(groups: Sequence[dict[str, Any]]) -> bool:
     """On a GPU: if switched on, and where all is as the kernel wants it."""
     parameters = [p for group in groups for p in group["params"]]
     fits = all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
-    return fits and find_spec("triton") is not None and os.environ.get(SWITCH) != "0"
+    return fits and find_spec("triton") is not None and not is_off(FAST_ADAMW)
 
 
 def _on_gpu(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from accelssl.train.formats import duration
 from accelssl.train.gradients.affordable import affordable
 from accelssl.train.session import Session
 
+FEW_STEPS = 100
+
 
 class LastStep:
     """Remembers the last loss; as text, what there is to say of it."""
@@ -56,8 +58,11 @@ def _purchase(session: Session, images: int) -> str:
     paid = sum(n * cost for n, cost in zip(steps, costs, strict=True))
     if paid > 1.01 * config.budget:
         bought += f" for {format_units(paid)} units, the last step being a whole one"
-    advice = None if session.step else fewer_epochs(config.budget, epochs)
-    return f"{bought}. {advice}" if advice else bought
+    if session.step:
+        return bought
+    few = "So few steps teach little: a smaller --batch makes more of them"
+    advice = [few if sum(steps) < FEW_STEPS else None, fewer_epochs(config.budget, epochs)]
+    return ". ".join([bought, *filter(None, advice)])
 
 
 def outcome(session: Session, last: LastStep) -> str:

@@ -171,7 +171,9 @@ def run_views(config: TrainConfig) -> tuple[views.View, ...]:
 
 def refuse_a_used_folder(run: Path) -> None:
     """UserError when there is more in it than a start that was killed leaves."""
-    if run.exists() and (not run.is_dir() or {file.name for file in run.iterdir()} - _UNFINISHED):
+    if run.exists() and not run.is_dir():
+        raise UserError(f"{run} is a file.", "Name a folder with --out.")
+    if run.exists() and {file.name for file in run.iterdir()} - _UNFINISHED:
         raise UserError(
             f"{run} already holds a run or other files.",
             "Continue it with --resume, or name another folder with --out.",

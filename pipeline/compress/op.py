@@ -23,10 +23,10 @@ from torch import Tensor
 from accelssl.pipeline.compress import reference
 from accelssl.pipeline.compress.augmentation import Column
 from accelssl.pipeline.compress.compression import PATCH_SIDES, TOKEN_VALUES
+from accelssl.switches import CHECK_INDICES, is_on
 
 Implementation = Literal["auto", "cuda", "triton", "torch"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("auto", "cuda", "triton", "torch")
-CHECK_INDICES = "ACCELSSL_CHECK_INDICES"
 """Set to 1 to have keep_idx checked before each launch on a GPU, which waits for the device."""
 
 
@@ -61,7 +61,7 @@ def _augment_patchify(
     implementation: str,
 ) -> Tensor:
     on_cpu = crops_NHWC.device.type == "cpu"
-    if on_cpu or os.environ.get(CHECK_INDICES) == "1":
+    if on_cpu or is_on(CHECK_INDICES):
         _check_places(keep_idx_NL, (crops_NHWC.shape[1] // p) ** 2)
     if implementation == "auto":
         implementation = "torch" if on_cpu else best(crops_NHWC.device.index, p, dtype)

@@ -18,6 +18,7 @@ from accelssl import (
 )
 from accelssl.errors import UserError
 from accelssl.grouped_help import WholeSentences
+from accelssl.switches import refuse_misfits
 
 app = typer.Typer(
     cls=WholeSentences,
@@ -52,6 +53,7 @@ def main() -> None:
     """Entry point: bad input is one sentence on what is wrong, one on what to do, exit code 2."""
     _set_defaults_of_the_environment()
     try:
+        refuse_misfits()
         app()
     except UserError as error:
         _refuse(error.what, error.remedy)

@@ -1,5 +1,6 @@
 """The commands about this machine: how fast it is, and how true. Heavy imports wait."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,11 @@ from accelssl.telling import telling
 if TYPE_CHECKING:
     import torch
 
+    from accelssl.benchmarks.kernel_result import KernelBench
+    from accelssl.benchmarks.result_files import ResultFiles
+    from accelssl.benchmarks.step_result import StepBench
     from accelssl.benchmarks.throughput_plan import Plan
+    from accelssl.benchmarks.throughput_result import ThroughputBench
     from accelssl.pipeline.compress.op import Implementation as Known
 
 Implementation = Annotated[str, typer.Option(help="cuda, triton, torch or auto: the best here.")]
@@ -80,20 +85,23 @@ def bench_throughput(
     }
     if explain and only != "step":
         raise UserError("--explain looks into the step alone.", "Add --only step.")
+    if only == "step":
+        _refuse_given({"shards": shards, "threads": threads}, "does not go with --only step")
     if only == "kernel":
         _refuse_given(chosen, "does not go with --only kernel")
         _bench_kernel(device, implementation, out, quick, as_json)
         return
     _refuse_given({"implementation": implementation}, "goes with --only kernel alone")
-    from accelssl.benchmarks.throughput import bench_throughput, folder_for, write_json, write_page
+    from accelssl.benchmarks.result_files import ResultFiles, try_to
+    from accelssl.benchmarks.throughput import bench_throughput, write_json, write_page
     from accelssl.benchmarks.throughput_plan import plan_of
     from accelssl.train.device import pick_device
 
     place = pick_device(device)
     plan = plan_of(place, quick, only, models, compressions, batch, threads, steps)
-    folder = None if out is None else folder_for(out)
+    files = None if out is None else ResultFiles(out)
     if explain:
-        _explain_step(place, plan, folder, as_json)
+        _explain_step(place, plan, files, as_json)
         return
     with telling() as tell:
         bench = bench_throughput(
@@ -101,14 +109,17 @@ def bench_throughput(
             plan,
             shards=shards,
             progress=tell,
-            on_row=lambda so_far: None if folder is None else write_json(so_far, folder),
+            on_row=lambda so_far: files and try_to(lambda: write_json(so_far, files)),
         )
-    print(bench.to_json() if as_json else bench)
-    if folder is not None:
-        print(write_page(bench, folder))
+    _show(bench, as_json)
+    if files:
+        _tell_path(write_page(bench, files), as_json)
 
 
-def _explain_step(device: "torch.device", plan: "Plan", folder: Path | None, as_json: bool) -> None:
+def _explain_step(
+    device: "torch.device", plan: "Plan", files: "ResultFiles | None", as_json: bool
+) -> None:
+    from accelssl.benchmarks.result_files import try_to
     from accelssl.benchmarks.step_explain import explain_step, write_json, write_page
 
     with telling() as tell:
@@ -116,11 +127,20 @@ def _explain_step(device: "torch.device", plan: "Plan", folder: Path | None, as_
             device,
             plan,
             progress=tell,
-            on_row=lambda so_far: None if folder is None else write_json(so_far, folder),
+            on_row=lambda so_far: files and try_to(lambda: write_json(so_far, files)),
         )
+    _show(bench, as_json)
+    if files:
+        _tell_path(write_page(bench, files), as_json)
+
+
+def _show(bench: "ThroughputBench | StepBench | KernelBench", as_json: bool) -> None:
     print(bench.to_json() if as_json else bench)
-    if folder is not None:
-        print(write_page(bench, folder))
+
+
+def _tell_path(page: Path, as_json: bool) -> None:
+    """Beside JSON, which somebody reads to its end, not after it."""
+    print(page, file=sys.stderr if as_json else sys.stdout)
 
 
 def _refuse_given(options: dict[str, Any], why: str) -> None:
@@ -133,9 +153,11 @@ def _bench_kernel(
     device: str, implementation: str | None, out: Path | None, quick: bool, as_json: bool
 ) -> None:
     from accelssl.benchmarks.kernel import bench_kernel, write_page
+    from accelssl.benchmarks.result_files import ResultFiles
     from accelssl.train.device import pick_device
 
     implementations = None if implementation is None else (_known(implementation),)
+    files = None if out is None else ResultFiles(out)
     with telling() as tell:
         bench = bench_kernel(
             pick_device(device),
@@ -143,9 +165,9 @@ def _bench_kernel(
             quick=quick,
             progress=tell,
         )
-    print(bench.to_json() if as_json else bench)
-    if out is not None:
-        print(write_page(bench, out))
+    _show(bench, as_json)
+    if files:
+        _tell_path(write_page(bench, files), as_json)
 
 
 def doctor(

@@ -25,6 +25,7 @@ from accelssl.benchmarks.kernel_inputs import (
 from accelssl.benchmarks.kernel_page import card
 from accelssl.benchmarks.kernel_result import EAGER, MASKED, KernelBench, KernelTime, PeerTime
 from accelssl.benchmarks.peers import StaticChain
+from accelssl.benchmarks.result_files import ResultFiles
 from accelssl.benchmarks.timing import Copies, Timing, kernel_seconds, time_captured, time_launched
 from accelssl.errors import UserError
 from accelssl.pipeline.compress import op, reference
@@ -297,7 +298,7 @@ def test_the_terminal_shows_a_line_for_each_batch_and_compression(bench: KernelB
 
 
 def test_pages_are_named_after_card_and_month(bench: KernelBench, tmp_path: Path) -> None:
-    path = write_page(bench, tmp_path / "results")
+    path = write_page(bench, ResultFiles(tmp_path / "results"))
     assert path == tmp_path / "results" / "kernel_h100_202611.md"
     assert path.read_text() == bench.to_markdown()
     assert KernelBench.from_json(path.with_suffix(".json").read_text()) == bench

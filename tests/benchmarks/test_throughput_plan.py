@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from accelssl.benchmarks.throughput import bench_throughput, folder_for
+from accelssl.benchmarks.throughput import bench_throughput
 from accelssl.benchmarks.throughput_plan import (
     GPU_CASES,
     Plan,
@@ -109,9 +109,3 @@ def test_an_unknown_model_is_refused_before_anything_is_measured() -> None:
 def test_a_set_smaller_than_a_batch_is_refused(shard_dir: Path) -> None:
     with pytest.raises(UserError, match="40 training images do not fill one batch of 41"):
         bench_throughput(CPU, plan_with(batch=41), shards=shard_dir)
-
-
-def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file/out cannot be made"):
-        folder_for(tmp_path / "file" / "out")

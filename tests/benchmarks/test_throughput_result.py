@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from accelssl.benchmarks.matrix_peak import MatrixPeak
+from accelssl.benchmarks.result_files import ResultFiles
 from accelssl.benchmarks.throughput import write_page
 from accelssl.benchmarks.throughput_result import GOAL_MODEL, ThroughputBench
 from accelssl.benchmarks.throughput_row import (
@@ -98,7 +99,7 @@ def test_without_an_uncompressed_row_ratios_are_left_out(bench: ThroughputBench)
     found = bench.rows[0]
     assert bench.counted(found) is bench.realised(found) is bench.realised_of_counted(found) is None
     assert "realised" not in str(bench)
-    assert "| 16 | 0.75 | 56 | 6,408 |" in bench.to_markdown()
+    assert "| 16 | 0.75 | 56 | 6,408 |" in bench.to_markdown("plot.png")
 
 
 def test_a_step_alone_has_no_live_figures(bench: ThroughputBench) -> None:
@@ -109,7 +110,11 @@ def test_a_step_alone_has_no_live_figures(bench: ThroughputBench) -> None:
     assert bench.limit(found) is None
     assert found.images_per_s == pytest.approx(512 / 0.048)
     assert bench.counted(found) == pytest.approx(225 / 32)
+    plain = bench.rows[0].synthetic.median_s
+    assert bench.alone_of_counted(found) == pytest.approx(plain / 0.048 / (225 / 32))
     assert bench.goals() == []
+    assert "step/counted: " in str(bench)
+    assert "realised:" not in str(bench) and "tax" not in str(bench)
 
 
 def test_a_live_run_that_beats_its_step_is_doubted(bench: ThroughputBench) -> None:
@@ -119,7 +124,7 @@ def test_a_live_run_that_beats_its_step_is_doubted(bench: ThroughputBench) -> No
     assert f"{GOAL_MODEL} p48 d0.5" in doubt
     assert "120%" in doubt
     assert doubt in str(odd).splitlines()
-    assert f"- {doubt}" in odd.to_markdown().splitlines()
+    assert f"- {doubt}" in odd.to_markdown("plot.png").splitlines()
 
 
 def test_what_limits_is_not_told_from_too_little(bench: ThroughputBench) -> None:
@@ -186,8 +191,10 @@ def test_a_result_survives_json(bench: ThroughputBench) -> None:
 
 
 def test_the_page_has_every_figure(bench: ThroughputBench) -> None:
-    page = bench.to_markdown()
-    rates = "| 30 | 0.5 | 32 | 10,261 | 656,673 | 10,051 | 7.03 | 6.05 | 0.860 | 0.962 | copy |"
+    page = bench.to_markdown("plot.png")
+    rates = (
+        "| 30 | 0.5 | 32 | 10,261 | 656,673 | 10,051 | 7.03 | 6.05 | 0.860 | 0.889 | 0.962 | copy |"
+    )
     assert rates in page
     times = (
         "| 30 | 0.5 | 48.00 | 43.20 to 52.80 | 49.90 | 44.91 to 54.89 | 1.90 | 0.71 | 4.12 | 31.2 "
@@ -199,7 +206,7 @@ def test_the_page_has_every_figure(bench: ThroughputBench) -> None:
     assert "files reach the GPU in 4.40 ms" in page
     assert "Matrix peak: 700 TFLOP/s (bfloat16, 8192 x 8192 in 1.57 ms)." in page
     assert "- device: NVIDIA H100 80GB HBM3" in page
-    assert "pictures: 8,192 files. The whole took 500 s." in page
+    assert "Batches of 512 pairs; 8,192 files. The whole took 500 s." in page
     assert "- A note." in page
     assert page.count(": met") == 0  # the goals are a table there
     assert page.count("| met | worst") == 6
@@ -207,8 +214,8 @@ def test_the_page_has_every_figure(bench: ThroughputBench) -> None:
 
 def test_the_terminal_has_a_line_for_each_row_and_goal(bench: ThroughputBench) -> None:
     lines = str(bench).splitlines()
-    first = ["16", "0", "225", "1,696", "763,167", "11,681", "1.00", "1.00", "1.000", "0.994"]
-    assert [*first, "step"] in [line.split() for line in lines]
+    first = ["16", "0", "225", "1,696", "763,167", "11,681", "1.00", "1.00", "1.000"]
+    assert [*first, "1.000", "0.994", "step"] in [line.split() for line in lines]
     assert sum(": met." in line for line in lines) == 6
     assert "A note." in lines
 
@@ -216,16 +223,19 @@ def test_the_terminal_has_a_line_for_each_row_and_goal(bench: ThroughputBench) -
 def test_page_figures_and_plot_are_named_after_card_and_month(
     bench: ThroughputBench, tmp_path: Path
 ) -> None:
-    path = write_page(bench, tmp_path / "results")
+    path = write_page(bench, ResultFiles(tmp_path / "results"))
     assert path == tmp_path / "results" / "throughput_h100_202611.md"
-    assert path.read_text() == bench.to_markdown()
+    assert path.read_text() == bench.to_markdown("throughput_h100_202611.png")
     assert ThroughputBench.from_json(path.with_suffix(".json").read_text()) == bench
     with Image.open(path.with_suffix(".png")) as plot:
         assert plot.width > 500
     assert "(throughput_h100_202611.png)" in path.read_text()
+    second = write_page(bench, ResultFiles(tmp_path / "results"))
+    assert second.name == "throughput_h100_202611_2.md"
+    assert "(throughput_h100_202611_2.png)" in second.read_text()
 
 
 def test_a_part_alone_does_not_write_over_the_whole(bench: ThroughputBench, tmp_path: Path) -> None:
     bench = replace(bench, only="loader", rows=(), peak=None)
-    assert write_page(bench, tmp_path).name == "throughput_loader_h100_202611.md"
+    assert write_page(bench, ResultFiles(tmp_path)).name == "throughput_loader_h100_202611.md"
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".md"]

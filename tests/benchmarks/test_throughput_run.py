@@ -156,8 +156,7 @@ def test_the_command_measures_one_part_alone(only: str, shard_dir: Path, tmp_pat
     options += ["--quick", "--json", "--device", "cpu", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, ["bench-throughput", *options], catch_exceptions=False)
     assert done.exit_code == 0
-    *text, page = done.stdout.splitlines()
-    found = json.loads("\n".join(text))
+    found, page = json.loads(done.stdout), done.stderr.splitlines()[-1]
     assert found["rows"] == []
     assert {source["source"] for source in found["sources"]} >= {only}
     assert Path(page).name.startswith(f"throughput_{only}_cpu_")
@@ -169,6 +168,8 @@ def test_the_command_measures_one_part_alone(only: str, shard_dir: Path, tmp_pat
     [
         (["--only", "kernel", "--models", "a"], "--models a does not go with --only kernel"),
         (["--only", "kernel", "--batch", "8"], "--batch 8 does not go"),
+        (["--only", "step", "--shards", "set"], "--shards set does not go with --only step"),
+        (["--only", "step", "--threads", "3"], "--threads 3 does not go"),
         (["--implementation", "cuda"], "--implementation cuda goes with --only kernel alone"),
         (["--only", "copy"], "--only copy"),
         (["--compressions", "31:0"], "31"),

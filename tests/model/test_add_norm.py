@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from packaging.version import Version
 from torch import Tensor
 
-from accelssl.model.add_norm import SWITCH, add_norm, definition, definition_backward, fits
+from accelssl.model.add_norm import add_norm, definition, definition_backward, fits
 
 pytest.importorskip("triton")
 import triton
 
 from accelssl.model import add_norm_kernel, column_sums
+from accelssl.switches import FAST_NORM
 from tests.machine_code import compiled
 from tests.model.interpreter import interpreting
 
@@ -268,7 +269,7 @@ def test_it_fits_a_float32_stream_and_half_products_on_a_gpu_unless_switched_off
     assert not fits(768, gpu, single, single) and not fits(768, gpu, *[torch.bfloat16] * 2)
     for width in (100, 4096):
         assert not fits(width, gpu, single, torch.bfloat16)
-    monkeypatch.setenv(SWITCH, "0")
+    monkeypatch.setenv(FAST_NORM, "0")
     assert not fits(768, gpu, single, torch.bfloat16)
 
 

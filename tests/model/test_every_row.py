@@ -17,7 +17,8 @@ from accelssl.model import branch as branch_module
 from accelssl.model import every_row as module
 from accelssl.model.branch import Branch, summed
 from accelssl.model.every_row import every_row, no_branch
-from accelssl.model.short_attention import SWITCH, fits
+from accelssl.model.short_attention import fits
+from accelssl.switches import SHORT_ATTENTION
 
 WIDTH = 192
 VARIANTS: list[dict[str, Any]] = [
@@ -309,5 +310,5 @@ def test_norms_that_add_norm_is_not_run_as_they_are(anywhere: None) -> None:
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 33, 64, torch.device("cuda", 0), torch.bfloat16
     assert fits(*asked)
-    monkeypatch.setenv(SWITCH, "0")
+    monkeypatch.setenv(SHORT_ATTENTION, "0")
     assert not fits(*asked)

@@ -8,9 +8,10 @@ from torch import nn
 
 from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
+from accelssl.switches import FAST_ADAMW
 from accelssl.train.bf16_copies import Bf16Copies
 from accelssl.train.distributed import replicate
-from accelssl.train.optim import SWITCH, AdamW, adamw
+from accelssl.train.optim import AdamW, adamw
 from accelssl.train.step import Step
 from tests.train.test_step import batch, dino, moco, objective
 
@@ -118,7 +119,7 @@ def test_a_step_with_copies_trains_as_one_without(
     """The first step is the same; later ones differ by how the update is rounded."""
     found = []
     for switch in ("0", "1"):
-        monkeypatch.setenv(SWITCH, switch)
+        monkeypatch.setenv(FAST_ADAMW, switch)
         model = objective("cuda")
         optimizer = adamw(model, 0.1)
         step = Step(model, optimizer, "bf16", is_compiled=is_compiled)

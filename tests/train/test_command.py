@@ -151,6 +151,21 @@ def test_a_budget_of_absurdly_many_epochs_is_told_of_with_one_that_is_not(
     assert epochs == pytest.approx(1000, rel=0.02)
 
 
+def test_a_budget_of_few_steps_is_told_of(shard_set: ShardSet) -> None:
+    run = TrainConfig(
+        "simclr", "vit_tiny_patch16_224", "shards", 1.0, constant(Compression(48, 0.5)), batch=2
+    )
+    cost = run.batch * run.sample_cost(run.schedule.stages[0])
+    said = {}
+    for steps in (99, 100):
+        config = replace(run, budget=(steps - 0.5) * cost)
+        session: Any = SimpleNamespace(config=config, shards=shard_set, step=0)
+        said[steps] = outline(session)
+        assert f"buy {steps} steps" in said[steps]
+    assert said[99].endswith("So few steps teach little: a smaller --batch makes more of them")
+    assert "So few" not in said[100]
+
+
 @pytest.mark.parametrize(
     ("content", "is_noted"),
     [

@@ -91,6 +91,21 @@ def test_a_step_that_a_gpu_has_not_done_is_written_when_it_is_done_or_waited_for
     assert {entry["images_per_s"] for entry in lines[:3]} == {16.0}
 
 
+def test_an_error_takes_no_line_of_a_step_that_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not there yet is not waited for: the GPU may be what has failed."""
+    there = property(lambda step: step.line["step"] < 3)
+    monkeypatch.setattr(log_module._Step, "is_there", there)
+    monkeypatch.setattr(log_module._Step, "wait", lambda step: pytest.fail("waits"))
+    with pytest.raises(ZeroDivisionError), Log(tmp_path) as log:
+        for step in (1, 2, 3):
+            log.step(line(step), losses(float(step)), NOTED)
+        assert not written(tmp_path)
+        raise ZeroDivisionError
+    assert [entry["loss"] for entry in written(tmp_path)] == [1.0, 2.0]
+
+
 @pytest.mark.gpu
 def test_a_gpu_is_not_waited_for_until_the_log_is_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
