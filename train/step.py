@@ -48,9 +48,9 @@ class Step:
     what it would have drawn.
 
     With is_compiled (default: on a GPU) the encoders' blocks are compiled, which fuses what stands
-    between the matrix products, and from the second batch of each shape on the whole step is one
-    CUDA graph: some thousand kernels without gaps between them, launched at once. The first batch
-    of a shape runs as it is, and warms up what must not happen while a graph is captured. The
+    between the matrix products, and from the second batch of each shape on (on several ranks after
+    EAGER_STEPS in all) the whole step is one CUDA graph: some thousand kernels without gaps between
+    them, launched at once. The first batch of a shape runs as it is, and warms up what must not happen while a graph is captured. The
     parameters, and hence checkpoints, are the same either way.
 
     `replica` is what runs in the objective's place on several ranks. On one, in bf16, linear layers
