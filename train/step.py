@@ -50,8 +50,8 @@ class Step:
     With is_compiled (default: on a GPU) the encoders' blocks are compiled, which fuses what stands
     between the matrix products, and from the second batch of each shape on (on several ranks after
     EAGER_STEPS in all) the whole step is one CUDA graph: some thousand kernels without gaps between
-    them, launched at once. The first batch of a shape runs as it is, and warms up what must not happen while a graph is captured. The
-    parameters, and hence checkpoints, are the same either way.
+    them, launched at once. The first batch of a shape runs as it is, and warms up what must not
+    happen while a graph is captured. Parameters, and hence checkpoints, are the same either way.
 
     `replica` is what runs in the objective's place on several ranks. On one, in bf16, linear layers
     take copies of their weights, if the objective `is_one_pass` and the optimiser `takes_copies`
