@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -45,7 +44,10 @@ def _is_free(page: Path) -> bool:
     return not any(page.with_suffix(suffix).exists() for suffix in _SUFFIXES)
 
 
-def try_to(write: Callable[[], object]) -> None:
-    """Write what is known so far. A disk that is full now may not be at the end: no error yet."""
-    with suppress(OSError):
+def try_to(write: Callable[[], object]) -> bool:
+    """Write what is known so far, if it can be: a disk that is full now may not be at the end."""
+    try:
         write()
+    except OSError:
+        return False
+    return True

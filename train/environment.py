@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from accelssl import switches
-
 _PACKAGES = (
     "accelssl",
     "torch",
@@ -26,18 +24,16 @@ def environment(device: torch.device) -> dict[str, Any]:
     """Package versions, processor, cores, device, the command line, and what switches are set."""
     versions = {name: found for name in _PACKAGES if (found := _version(name))}
     on_gpu = device.type == "cuda"
-    return (
-        versions
-        | switches.given()
-        | {
-            "python": platform.python_version(),
-            "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
-            "cpu": _cpu_name(),
-            "cores": len(os.sched_getaffinity(0)),
-            "command": " ".join([_program(), *sys.argv[1:]]),
-            "started": datetime.now().isoformat(timespec="seconds"),
-        }
-    )
+    return {
+        **versions,
+        **given(),
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "command": " ".join([_program(), *sys.argv[1:]]),
+        "started": datetime.now().isoformat(timespec="seconds"),
+    }
 
 
 def _program() -> str:

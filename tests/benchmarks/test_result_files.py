@@ -47,6 +47,7 @@ def test_the_trial_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_row_that_cannot_be_written_does_not_end_the_measurement(tmp_path: Path) -> None:
-    try_to(lambda: (tmp_path / "missing" / "row.json").write_text(""))
+    assert try_to(lambda: (tmp_path / "row.json").write_text(""))
+    assert not try_to(lambda: (tmp_path / "missing" / "row.json").write_text(""))
     with pytest.raises(ZeroDivisionError):
         try_to(lambda: 1 / 0)

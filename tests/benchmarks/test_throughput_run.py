@@ -66,7 +66,7 @@ def test_a_run_on_a_cpu_has_every_figure(shard_dir: Path, small_heads: None) -> 
     assert any("live" in doing for doing in heard)
     assert ThroughputBench.from_json(bench.to_json()) == bench
     shown = terminal_table(bench)
-    assert "tax: what data adds to a step." in shown
+    assert "tax: what data adds to a step." in " ".join(shown.split())
     for row in bench.rows:
         assert shown.count(f"\nlimit {bench.limit(row)}: ") == 1
 

@@ -14,7 +14,8 @@ from accelssl.pipeline import views
 from accelssl.pipeline.compress import reference
 from accelssl.pipeline.compress.augmentation import JITTER_ORDERS, Column, augmentation, identity
 from accelssl.pipeline.compress.compression import PATCH_SIDES
-from accelssl.pipeline.compress.op import CHECK_INDICES, Implementation, augment_patchify
+from accelssl.pipeline.compress.op import Implementation, augment_patchify
+from accelssl.switches import CHECK_INDICES
 
 pytestmark = pytest.mark.gpu
 GPU_IMPLEMENTATIONS: list[Implementation] = ["cuda", "triton"]

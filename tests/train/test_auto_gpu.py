@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from accelssl.model import add_norm, gelu, short_attention
 from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression
+from accelssl.switches import FAST_GELU, FAST_NORM, SHORT_ATTENTION
 from accelssl.train.auto import BEFORE, Auto
 from accelssl.train.gradients import affordable
 from accelssl.train.gradients.in_run import decide
@@ -51,7 +51,7 @@ def test_kernels_of_our_own_err_in_an_estimate_no_more_than_torchs_do(
     monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
     monkeypatch.setattr(affordable, "_grids", lambda config: [CELLS])
     ours = variances(shard_dir, tmp_path / "ours", "bf16")
-    for switch in (short_attention.SWITCH, gelu.SWITCH, add_norm.SWITCH):
+    for switch in (SHORT_ATTENTION, FAST_GELU, FAST_NORM):
         monkeypatch.setenv(switch, "0")
     torchs = variances(shard_dir, tmp_path / "torchs", "bf16")
     right = variances(shard_dir, tmp_path / "right", "fp32")
