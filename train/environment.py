@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from accelssl.switches import given
+
 _PACKAGES = (
     "accelssl",
     "torch",
