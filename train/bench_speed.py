@@ -67,7 +67,7 @@ def bench_speed(path: Path, config: TrainConfig, step_flops: Sequence[float], gp
 def _read(path: Path) -> dict[str, Any]:
     try:
         bench = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} cannot be read ({reason}).", REMEDY) from None
     parts = {"rows": list, "sources": list, "environment": dict}

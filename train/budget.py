@@ -44,11 +44,17 @@ def as_option(units: float) -> str:
     return short if parse_units(short) == units else f"{units:.10g}"
 
 
+_COUNTED_SINGLY = 1_000_000
+
+
 def steps_bought(total: float, stages: Iterable[tuple[float, float]]) -> list[int]:
     """Steps in each stage of a budget: stages are (the progress it ends at, units of a step)."""
     spent, counts = 0.0, []
     for until, step_cost in stages:
-        counts.append(0)
+        many = max(0, int((until * total - spent) / step_cost) - 1)
+        # Step by step, sums are rounded as those of the run; of a million that is beside the point.
+        counts.append(many if many > _COUNTED_SINGLY else 0)
+        spent += counts[-1] * step_cost
         while spent / total < until:
             spent += step_cost
             counts[-1] += 1

@@ -95,6 +95,7 @@ def _link(file: Path, name: Path) -> None:
     except OSError:
         shutil.copyfile(file, partial)
     partial.replace(name)
+    partial.unlink(missing_ok=True)  # of two links to one file neither replaces the other
 
 
 def _reason(error: Exception, run: Path) -> str:

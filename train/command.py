@@ -97,7 +97,8 @@ def train_command(
         here = _machine_options(machine, device, data, resume, ranks)
         choice = None
         if resume:
-            config = read_config(out / CONFIG, "leave --resume out to begin a run there")
+            config = read_config(out / CONFIG, or_else=_or_begin(out))
+            here["eval_every"] = options.pop("eval_every", None)
             if restart_epoch:
                 here["batch"] = options.pop("batch", None)
             refuse_changes(config, options | {"algo": algo})
@@ -136,6 +137,11 @@ def train_command(
     if placed.is_main and not stopped_by:
         Terminal().print(f"next: accelssl evaluate {out}", soft_wrap=True)
     return stopped_by
+
+
+def _or_begin(out: Path) -> str:
+    """What else there is to do where --resume finds no run."""
+    return "" if _refusal(out) else "leave --resume out to begin a run there"
 
 
 def _refuse_to_measure(resume: bool, restart_epoch: bool, compression: Compressing) -> None:

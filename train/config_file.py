@@ -35,11 +35,11 @@ def read_config(path: Path, or_else: str = "") -> TrainConfig:
         _refuse_other_types(path, fields)
         fields["keep_at"] = tuple(fields.get("keep_at", ()))
         return TrainConfig(**fields)
-    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(
             f"{path} is not the configuration of a run ({reason}).",
-            "Point at the folder that accelssl train wrote with --out.",
+            "Put back what accelssl train wrote, or start another run with another --out.",
         ) from None
 
 

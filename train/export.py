@@ -38,10 +38,13 @@ def export_encoder(run: Path, file: Path, *, replaces: bool = False) -> str:
 
 
 def loading_line(backbone: Backbone, file: Path) -> str:
-    """What loads an exported file in Python, after `import timm`: with the colours that it takes,
-    which are not those that timm has for every model, so that timm's transforms are right."""
+    """What loads an exported file in Python, after `import timm`: with the pictures that it takes,
+    so that timm's transforms show it those that it is evaluated on here."""
     colours = backbone.pictures
-    taken = f"dict(mean={tuple(colours.mean)}, std={tuple(colours.std)})"
+    taken = (
+        f"dict(mean={tuple(colours.mean)}, std={tuple(colours.std)}, "
+        f"crop_pct={224 / 256}, interpolation='bicubic')"
+    )
     return (
         f'timm.create_model("{backbone.name}", checkpoint_path="{file}", num_classes=0, '
         f"pretrained_cfg_overlay={taken})"

@@ -174,7 +174,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read: {error}.", "Restore the file, or train into a new folder."
         ) from error

@@ -13,11 +13,20 @@ _NUMBERED = re.compile(r"checkpoint-(\d+)\.pt")
 def read_shares(text: str) -> tuple[float, ...]:
     """'0,.25,1' as shares of the budget, ascending. UserError when it is anything else."""
     shares = sorted(set(numbers_in(text, float)))
+    if len(set(map(_told, shares))) < len(shares):
+        raise UserError(
+            f"--keep-at {text} has shares that are the same to six digits.", "Give one of them."
+        )
     if not shares or not all(0 <= share <= 1 for share in shares):
         raise UserError(
             f"--keep-at {text} is no list of shares.", "Give some from 0 to 1: --keep-at 0,.25,.5,1"
         )
     return tuple(shares)
+
+
+def _told(share: float) -> str:
+    """As a checkpoint's name has it."""
+    return f"{share:g}"
 
 
 def passed(shares: Iterable[float], before: float, now: float) -> list[float]:
@@ -28,7 +37,7 @@ def passed(shares: Iterable[float], before: float, now: float) -> list[float]:
 def names(step: int, latest: int, shares: Iterable[float]) -> list[str]:
     """What the checkpoint of a step is called beside checkpoint.pt, having reached `shares`."""
     numbered = [f"checkpoint-{step}.pt"] if latest else []
-    return numbered + [f"checkpoint-at-{share:g}.pt" for share in shares]
+    return numbered + [f"checkpoint-at-{_told(share)}.pt" for share in shares]
 
 
 def remove_old(run: Path, latest: int) -> None:

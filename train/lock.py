@@ -14,12 +14,13 @@ LOCK = "lock"
 def exclusive(run: Path) -> Iterator[None]:
     """Holds RUN/lock for the block. UserError when another process holds it.
 
-    Makes the folder if need be, and takes lock and folder away again if nothing was written to it;
-    UserError when it cannot be made.
+    Makes the folder if need be, and takes folder and lock away again if they are new and nothing
+    else was written; UserError when it cannot be made.
     """
     made = [folder for folder in (run, *run.parents) if not folder.exists()]
     try:
         run.mkdir(parents=True, exist_ok=True)
+        before = {path.name for path in run.iterdir()}
         file = (run / LOCK).open("w")
     except OSError as error:
         raise UserError(
@@ -34,7 +35,8 @@ def exclusive(run: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if [path.name for path in run.iterdir()] == [LOCK]:
+            now = {path.name for path in run.iterdir()}
+            if now == {LOCK} or (LOCK not in before and now == before | {LOCK}):
                 (run / LOCK).unlink()
                 with suppress(OSError):  # somebody else may have put something there
                     for folder in made:

@@ -162,8 +162,8 @@ def refuse_a_lost_checkpoint(run: Path) -> None:
         raise UserError(
             f"{run / 'log.jsonl'} has steps up to {steps.step[-1]:.0f}, "
             f"but {run / checkpoint.NAME} is missing.",
-            "Put it back; if the run was killed before its first checkpoint, "
-            "remove log.jsonl to begin at step 0.",
+            f"Put it back, or copy one that was kept (checkpoint-*.pt) to {checkpoint.NAME}; to "
+            "begin at step 0 remove log.jsonl.",
         )
 
 

@@ -62,6 +62,8 @@ def run_training(
             session = start(config, out, device, ranks)
         if session.restart and ranks.is_main:
             _note_restart(session, session.restart, out)
+        elif resuming and ranks.is_main:
+            _note_where_it_runs(session, out)
         if session.changed_versions and ranks.is_main:
             changed = described(session.changed_versions)
             Terminal().print(f"Since the checkpoint was written: {changed}. Losses may differ.")
@@ -93,6 +95,13 @@ def _note_restart(session: Session, restart: Restart, out: Path) -> None:
     with Log(out) as log:
         log.event("restart_epoch", step=session.step, **restart.to_json())
     Terminal().print(str(restart))
+
+
+def _note_where_it_runs(session: Session, out: Path) -> None:
+    """What may be other than before, so that the next --resume and an evaluation have it too."""
+    config = json.dumps(session.config.to_json(), indent=1)
+    if config != (out / CONFIG).read_text():
+        write_whole(out / CONFIG, config)
 
 
 def _train(session: Session, out: Path, baseline: bool) -> int:

@@ -97,7 +97,7 @@ def read_schedule(path: Path, or_else: str = "") -> Schedule:
     names the file, when unreadable or malformed; or_else: the end of its remedy."""
     try:
         stages = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"The schedule {path} cannot be read: {_reason(error)}.",
             f"Write a JSON file like {EXAMPLE}{or_else}.",
@@ -112,9 +112,11 @@ def read_schedule(path: Path, or_else: str = "") -> Schedule:
         ) from None
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _reason(error: OSError | ValueError | RecursionError) -> str:
     if isinstance(error, OSError):
         return (error.strerror or "it is not there").lower()
     if isinstance(error, json.JSONDecodeError):
         return f"it is not JSON from line {error.lineno}, column {error.colno} on"
-    return "it is not text"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else f"{error}"

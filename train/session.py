@@ -173,10 +173,13 @@ def refuse_a_used_folder(run: Path) -> None:
     """UserError when there is more in it than a start that was killed leaves."""
     if run.exists() and not run.is_dir():
         raise UserError(f"{run} is a file.", "Name a folder with --out.")
-    if run.exists() and {file.name for file in run.iterdir()} - _UNFINISHED:
+    there = {file.name for file in run.iterdir()} if run.exists() else set()
+    if there - _UNFINISHED:
+        go_on = "Continue it with --resume, or name" if CONFIG in there else "Name"
+        if CONFIG not in there and checkpoint.NAME in there:
+            go_on = f"Put its {CONFIG} back and continue it with --resume, or name"
         raise UserError(
-            f"{run} already holds a run or other files.",
-            "Continue it with --resume, or name another folder with --out.",
+            f"{run} already holds a run or other files.", f"{go_on} another folder with --out."
         )
 
 

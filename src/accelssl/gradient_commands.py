@@ -109,11 +109,14 @@ def plot(
     out: Annotated[
         Path | None, typer.Option(help="Name for .png and .html [the file's own].")
     ] = None,
+    replaces: Annotated[
+        bool, typer.Option("--force", help="Replace the files if they are there already.")
+    ] = False,
 ) -> None:
     """Draw an analysis: CA-MSE, squared bias and variance over patch side and drop."""
     from accelssl.train.gradients.plot import plot
 
-    for path in plot(file, out):
+    for path in plot(file, out, replaces=replaces):
         print(path)
 
 

@@ -1,5 +1,6 @@
 """The train command's manners: what it says at the start and the end, and where it is refused."""
 
+import json
 import re
 import sys
 from dataclasses import replace
@@ -17,6 +18,8 @@ from accelssl.train.config import TrainConfig
 from accelssl.train.lock import exclusive
 from accelssl.train.outline import outline
 from accelssl.train.schedule import Schedule, Stage, constant
+from accelssl.train.session import start
+from tests.train.any_run import CPU, config_on
 from tests.train.run_log import lines
 
 TINY = "--model vit_tiny_patch16_224 --batch 8 --head-hidden 16 --threads 1 --device cpu"
@@ -50,6 +53,11 @@ def test_the_steps_of_a_budget_are_those_a_run_makes(
         made[stage] += 1
     costs = [(stage.until, run.batch * run.sample_cost(stage)) for stage in schedule.stages]
     assert steps_bought(run.budget, costs) == list(made.values())
+
+
+def test_the_steps_of_a_huge_budget_are_not_counted_singly() -> None:
+    first, second = steps_bought(1e15, [(0.25, 2.0), (1.0, 4.0)])
+    assert (first, second) == (125_000_000_000_000, 187_500_000_000_000)
 
 
 def test_a_run_says_what_it_will_do_and_what_has_come_of_it(
@@ -220,6 +228,45 @@ def test_a_run_that_is_not_there_is_missed_in_plain_words(
     code, said = accelssl(capsys, command, tmp_path)
     assert code == 2 and "config.json" in said and "Errno" not in said
     assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "remedy"),
+    [
+        ("config.json", "Continue it with --resume, or name another folder with --out."),
+        ("checkpoint.pt", "Put its config.json back and continue it with --resume, or name"),
+        ("thesis.tex", "Name another folder with --out."),
+    ],
+)
+def test_remedies_for_a_folder_in_use_lead_in_no_circle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], there: str, remedy: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / there).write_text("{}")
+    code, said = accelssl(capsys, f"train --out {run} --device cpu")
+    assert code == 2 and f"already holds a run or other files. {remedy}" in said
+    if there != "config.json":
+        code, said = accelssl(capsys, f"train --out {run} --device cpu --resume")
+        assert code == 2 and said.endswith("accelssl train wrote with --out.")
+    code, said = accelssl(capsys, f"train --out {run / there} --device cpu")
+    assert code == 2 and f"{there} is a file. Name a folder with --out." in said
+
+
+def test_what_may_change_at_a_resume_is_kept_for_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], shard_dir: Path
+) -> None:
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    session = start(config_on(shard_dir, eval_every=0.5), run, CPU)
+    session.save(run)
+    session.loader.close()
+    moved.symlink_to(shard_dir)
+    words = f"train --out {run} --resume --device cpu --no-baseline --data {moved}"
+    code, said = accelssl(capsys, words, "--eval-every 0 --keep 1")
+    assert code == 0, said
+    config = json.loads((run / "config.json").read_text())
+    assert (config["data"], config["eval_every"], config["keep_latest"]) == (str(moved), 0.0, 1)
+    assert not lines(run, "eval")
 
 
 def test_who_forgot_to_say_resume_is_told_of_it(

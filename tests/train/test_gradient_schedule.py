@@ -219,6 +219,13 @@ def test_figures_stay_as_they_are_where_the_gradients_length_is_not_known(tmp_pa
     assert not is_normalised(read_record(file))
     png, html = plot(file)
     assert png.exists() and "not divided by" in html.read_text()
+    html.write_text("theirs")
+    png.unlink()
+    with pytest.raises(UserError, match=r"html exists already.*--force"):
+        plot(file)
+    assert html.read_text() == "theirs" and not png.exists()
+    plot(file, replaces=True)
+    assert png.exists() and "not divided by" in html.read_text()
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"facts": {}, "stages": []}', "no JSON", None])
@@ -266,6 +273,15 @@ def test_a_place_that_cannot_be_written_is_named_with_the_remedy(tmp_path: Path)
         plan_schedule(file, "1k", nowhere)
     with pytest.raises(UserError, match=r"nowhere/file\.png.* cannot be written .*--out"):
         plot(file, nowhere)
+
+
+def test_what_is_nested_without_end_is_refused_by_name(tmp_path: Path) -> None:
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
+    with pytest.raises(UserError, match=r"deep.json cannot be read: it is nested too deeply"):
+        read_schedule(deep)
+    with pytest.raises(UserError, match=r"deep.json is no gradient analysis"):
+        read_record(deep)
 
 
 def test_an_end_that_no_float_holds_is_refused(tmp_path: Path) -> None:

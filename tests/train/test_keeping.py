@@ -58,7 +58,7 @@ def test_shares_are_read_ascending_and_once(text: str, shares: tuple[float, ...]
     assert keeping.read_shares(text) == shares
 
 
-@pytest.mark.parametrize("text", ["", "half", "0,1.5", "-0.1", "nan", "50"])
+@pytest.mark.parametrize("text", ["", "half", "0,1.5", "-0.1", "nan", "50", ".3333333,.33333334"])
 def test_what_is_no_list_of_shares_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--keep-at"):
         keeping.read_shares(text)

@@ -163,6 +163,16 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     assert subprocess.run(other, capture_output=True, text=True).stdout == "held\n"
 
 
+def test_a_start_that_is_refused_leaves_nothing_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("")
+    with pytest.raises(ZeroDivisionError), exclusive(tmp_path):
+        raise ZeroDivisionError
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+    with exclusive(tmp_path):
+        (tmp_path / "ours").write_text("")
+    assert (tmp_path / "lock").exists()
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(
     config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

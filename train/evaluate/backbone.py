@@ -162,6 +162,7 @@ def of_file(path: Path, model: str | None = None) -> Backbone:
 
     UserError for files that cannot be read, an unknown model, and weights that do not match it.
     """
+    weights = read_weights(path)
     metadata = read_metadata(path)
     if VERSION not in metadata:
         metadata = {}
@@ -172,7 +173,7 @@ def of_file(path: Path, model: str | None = None) -> Backbone:
             "Name timm's model with --model, for example vit_base_patch16_224.dino.",
         )
     network = _create(name, pretrained=False)
-    load_weights(network, read_weights(path), f"{path} and {name}")
+    load_weights(network, weights, f"{path} and {name}")
     return _of_timm(name, network, str(path), _colours(path, metadata))
 
 

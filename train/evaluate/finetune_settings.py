@@ -1,5 +1,6 @@
 """How a network is fine-tuned: all of it as one frozen value, and the two recipes of the field."""
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -157,5 +158,5 @@ def finetune_settings(preset: str = "deit", **options: Any) -> FinetuneSettings:
 
 
 def _require(holds: bool, option: str, value: float, need: str) -> None:
-    if not holds:
-        raise UserError(f"{option} {value:g} makes no sense.", f"Use a value {need}.")
+    if not (holds and math.isfinite(value)):
+        raise UserError(f"{option} {value:g} makes no sense.", f"Use a finite value {need}.")

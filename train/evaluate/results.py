@@ -26,7 +26,7 @@ def read_results(run: Path) -> list[Result]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.", _REMEDY) from error
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no JSON object.", _REMEDY)

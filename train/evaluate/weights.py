@@ -103,7 +103,9 @@ def _do_not_match(both: str, reason: str) -> UserError:
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    why = one_line(error) if path.is_file() else "there is no such file"
+    why = one_line(error).partition(" If this checkpoint is trusted")[0]
+    if not path.is_file():
+        why = "it is a folder" if path.is_dir() else "there is no such file"
     return UserError(
         f"{path} cannot be read as weights ({why}).",
         "Name a state dict: a .safetensors file, or one of torch.save (.pt, .pth).",

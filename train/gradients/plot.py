@@ -26,12 +26,18 @@ _MARK = "#c2570c"
 _DECADES = 4
 
 
-def plot(file: Path, out: Path | None = None) -> list[Path]:
-    """Write OUT.png and OUT.html, OUT being the analysis's own name unless given; their paths."""
+def plot(file: Path, out: Path | None = None, *, replaces: bool = False) -> list[Path]:
+    """Write OUT.png and OUT.html, OUT being the analysis's own name unless given; their paths.
+
+    UserError where one of them is there already, unless it is to be replaced.
+    """
     record = read_record(file)
     stem = (out or file).with_suffix("")
-    figure = error_figure(record)
     png, html = stem.with_suffix(".png"), stem.with_suffix(".html")
+    for path in (png, html):
+        if path.exists() and not replaces:
+            raise UserError(f"{path} exists already.", "Add --force to replace it, or give --out.")
+    figure = error_figure(record)
     try:
         figure.savefig(png, dpi=_DPI)
         html.write_text(_page(record, figure, file.name), encoding="utf-8")

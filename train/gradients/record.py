@@ -192,7 +192,7 @@ def read_record(path: Path) -> Record:
         stages = tuple(map(stage_of, content["stages"]))
         _refuse_other_than_analysed(stages)
         return Record(_facts_of(content), stages, content.get("made", {}))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(
             f"{path} is no gradient analysis ({_reason(error)}).",
             "Name the file that accelssl analyze-gradients wrote with --out.",
