@@ -237,7 +237,7 @@ def _parts(folder: Path) -> Path:
         (_parts, "student, epoch are no tensors"),
         (lambda folder: folder / "missing.pth", "no such file"),
         (lambda folder: folder / "missing.safetensors", "no such file"),
-        (lambda folder: folder, "no such file"),
+        (lambda folder: folder, "it is a folder"),
     ],
 )
 def test_files_that_hold_no_weights_are_refused(tmp_path: Path, write: Any, named: str) -> None:

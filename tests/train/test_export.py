@@ -83,10 +83,10 @@ def test_the_printed_line_loads_the_file(run: Path, tmp_path: Path) -> None:
     line = export_encoder(run, tmp_path / "vit.safetensors")
     model = eval(line, {"timm": timm})
     assert model(torch.zeros(1, 3, 224, 224)).shape == (1, 192)
-    colours = timm.data.resolve_model_data_config(model)  # type: ignore[no-untyped-call]
-    assert colours["mean"] == (0.485, 0.456, 0.406) and colours["std"] == (0.229, 0.224, 0.225)
+    taken = timm.data.resolve_model_data_config(model)  # type: ignore[no-untyped-call]
+    assert taken["mean"] == (0.485, 0.456, 0.406) and taken["std"] == (0.229, 0.224, 0.225)
     assert metadata(tmp_path / "vit.safetensors")["load"] == line
-    shown = timm.data.create_transform(**timm.data.resolve_model_data_config(model)).transforms
+    shown = timm.data.create_transform(**taken).transforms
     resized, cut = shown[:2]
     assert (resized.size, resized.interpolation.value, cut.size) == (256, "bicubic", (224, 224))
 
