@@ -80,7 +80,7 @@ VALUES: dict[str, str] = {
 """For each option of train that is a setting, another value than the default."""
 MAY_CHANGE = {
     *("--data", "--precision", "--threads", "--readers", "--prefetch", "--hw-load"),
-    *("--decoders", "--preallocate", "--keep", "--keep-at"),
+    *("--decoders", "--preallocate", "--keep", "--keep-at", "--eval-every"),
 }
 """Between the parts of a run."""
 OF_AUTO = {option for option in VALUES if option.startswith("--auto-")}
