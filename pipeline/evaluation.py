@@ -16,9 +16,9 @@ from accelssl.pipeline.feed import EncodedBatches
 from accelssl.pipeline.loader import LoaderOptions, Tokens
 from accelssl.pipeline.order import Plan, sequential_plans
 from accelssl.pipeline.shards import Split
-from accelssl.pipeline.windows import central_windows
+from accelssl.pipeline.windows import CENTRE, central_windows
 
-EVALUATION_SIZE = 224
+EVALUATION_SIZE = CENTRE
 
 
 def evaluation_batches(

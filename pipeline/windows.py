@@ -9,6 +9,8 @@ from accelssl.pipeline.compress.philox import Purpose, draw, uniform
 from accelssl.pipeline.views import View
 
 ATTEMPTS = 10
+SHORT_SIDE, CENTRE = 256, 224
+"""Pixels in evaluation: of the resized picture's short side, and what is cut from its middle."""
 Windows = NDArray[np.float32]
 
 
@@ -52,7 +54,9 @@ def _largest_window(
     return np.hstack([top, left, top + h, left + w])
 
 
-def central_windows(sizes_N2: NDArray[np.int64], short: int = 256, size: int = 224) -> Windows:
+def central_windows(
+    sizes_N2: NDArray[np.int64], short: int = SHORT_SIDE, size: int = CENTRE
+) -> Windows:
     """windows_N4 of evaluation: what "resize the short side to `short`, cut the centre" shows.
 
     To the fraction of a pixel where torchvision's Resize and CenterCrop cut: the long side is

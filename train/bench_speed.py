@@ -1,6 +1,5 @@
 """How fast a run would be on the machine that a saved bench-throughput was measured on."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from accelssl.train import recipes
 from accelssl.train.config import TrainConfig
 from accelssl.train.flops import ModelShape, simclr_flops
 from accelssl.train.history import finite
+from accelssl.train.json_text import parsed
 from accelssl.train.objective import build
 from accelssl.train.plan import Speed, StageSpeed
 from accelssl.train.probe_speed import SCALING, scaling_assumption
@@ -66,8 +66,8 @@ def bench_speed(path: Path, config: TrainConfig, step_flops: Sequence[float], gp
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        bench = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        bench = parsed(path.read_text())
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path} cannot be read ({reason}).", REMEDY) from None
     parts = {"rows": list, "sources": list, "environment": dict}

@@ -10,6 +10,7 @@ from accelssl.errors import UserError
 from accelssl.train import auto
 from accelssl.train.config import TrainConfig
 from accelssl.train.cost import Convention
+from accelssl.train.json_text import parsed
 from accelssl.train.schedule import from_json
 
 
@@ -27,7 +28,7 @@ def read_config(path: Path, or_else: str = "") -> TrainConfig:
             f"Name the folder that accelssl train wrote with --out{others}.",
         )
     try:
-        fields = json.loads(path.read_text())
+        fields = parsed(path.read_text())
         is_auto = "auto" in fields and fields["auto"] is not None
         fields["auto"] = auto.from_json(fields["auto"]) if is_auto else None
         fields["schedule"] = auto.BEFORE if is_auto else from_json(fields["schedule"])
@@ -35,12 +36,17 @@ def read_config(path: Path, or_else: str = "") -> TrainConfig:
         _refuse_other_types(path, fields)
         fields["keep_at"] = tuple(fields.get("keep_at", ()))
         return TrainConfig(**fields)
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(
             f"{path} is not the configuration of a run ({reason}).",
             "Put back what accelssl train wrote, or start another run with another --out.",
         ) from None
+
+
+def config_text(config: TrainConfig) -> str:
+    """As read_config reads it back."""
+    return json.dumps(config.to_json(), indent=1)
 
 
 _CALLED = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}

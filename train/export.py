@@ -6,9 +6,10 @@ from pathlib import Path
 from safetensors.torch import save
 
 from accelssl.errors import UserError
+from accelssl.pipeline.windows import CENTRE, SHORT_SIDE
 from accelssl.train.config_file import read_config
 from accelssl.train.evaluate.backbone import MEAN, MODEL, STD, VERSION, Backbone, of_run
-from accelssl.train.whole_file import whole_file
+from accelssl.train.whole_file import refuse_existing, whole_file
 
 SUFFIX = ".safetensors"
 
@@ -28,8 +29,7 @@ def export_encoder(run: Path, file: Path, *, replaces: bool = False) -> str:
             f"{file} is not the name of a safetensors file.",
             f"Call it {file.with_suffix(SUFFIX)}.",
         )
-    if file.exists() and not replaces:
-        raise UserError(f"{file} exists already.", "Add --force to replace it, or name another.")
+    refuse_existing(file, replaces)
     backbone = of_run(run)
     line = loading_line(backbone, file)
     tensors = {name: value.contiguous() for name, value in backbone.model.state_dict().items()}
@@ -43,7 +43,7 @@ def loading_line(backbone: Backbone, file: Path) -> str:
     colours = backbone.pictures
     taken = (
         f"dict(mean={tuple(colours.mean)}, std={tuple(colours.std)}, "
-        f"crop_pct={224 / 256}, interpolation='bicubic')"
+        f"crop_pct={CENTRE / SHORT_SIDE}, interpolation='bicubic')"
     )
     return (
         f'timm.create_model("{backbone.name}", checkpoint_path="{file}", num_classes=0, '

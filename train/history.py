@@ -4,7 +4,6 @@ A log may have been written by a process that was killed and resumed. Steps afte
 checkpoint then appear twice, and only the second time counts; a line may be cut in the middle.
 """
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from accelssl.errors import UserError
 from accelssl.train.evaluate.result_settings import Result
 from accelssl.train.evaluate.results import NEAREST, own_result, read_results
 from accelssl.train.gradients.decision import Decision, decision_of
+from accelssl.train.json_text import parsed
 
 Column = npt.NDArray[np.float64]
 # A step line is worth nothing without these; the others may be absent and read as NaN.
@@ -171,10 +171,10 @@ def finite(value: object) -> float | None:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{path} cannot be read: {error}.", "Restore the file, or train into a new folder."
         ) from error
@@ -198,7 +198,7 @@ def _read_log(path: Path) -> _Log:
         if text.isspace():
             continue
         try:
-            line = json.loads(text)
+            line = parsed(text)
         except ValueError:
             line = None
         if not isinstance(line, dict) or not _take(log, line):

@@ -12,6 +12,7 @@ from accelssl.train import checkpoint
 from accelssl.train.auto_batch import BatchChoice
 from accelssl.train.baseline import measure_baseline, wants_baseline
 from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import config_text
 from accelssl.train.distributed import ALONE, Ranks, this_job
 from accelssl.train.gradients.chosen_schedule import write_schedule
 from accelssl.train.history import read_history
@@ -91,7 +92,7 @@ def _note_restart(session: Session, restart: Restart, out: Path) -> None:
     Killed half-way, it is to be called with --restart-epoch again, which leaves out nothing more.
     """
     session.save(out)
-    write_whole(out / CONFIG, json.dumps(session.config.to_json(), indent=1))
+    write_whole(out / CONFIG, config_text(session.config))
     with Log(out) as log:
         log.event("restart_epoch", step=session.step, **restart.to_json())
     Terminal().print(str(restart))
@@ -99,7 +100,7 @@ def _note_restart(session: Session, restart: Restart, out: Path) -> None:
 
 def _note_where_it_runs(session: Session, out: Path) -> None:
     """What may be other than before, so that the next --resume and an evaluation have it too."""
-    config = json.dumps(session.config.to_json(), indent=1)
+    config = config_text(session.config)
     if config != (out / CONFIG).read_text():
         write_whole(out / CONFIG, config)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compress.compression import Compression
+from accelssl.train.json_text import parsed
 
 EXAMPLE = '[{"until": 0.6, "p": 30, "drop": 0.5}, {"until": 1.0, "p": 16, "drop": 0.5}]'
 
@@ -96,8 +97,8 @@ def read_schedule(path: Path, or_else: str = "") -> Schedule:
     """A JSON file holding a list of stages, alone or as "stages" of an object. UserError, which
     names the file, when unreadable or malformed; or_else: the end of its remedy."""
     try:
-        stages = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        stages = parsed(path.read_text())
+    except (OSError, ValueError) as error:
         raise UserError(
             f"The schedule {path} cannot be read: {_reason(error)}.",
             f"Write a JSON file like {EXAMPLE}{or_else}.",
@@ -112,11 +113,9 @@ def read_schedule(path: Path, or_else: str = "") -> Schedule:
         ) from None
 
 
-def _reason(error: OSError | ValueError | RecursionError) -> str:
+def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         return (error.strerror or "it is not there").lower()
     if isinstance(error, json.JSONDecodeError):
         return f"it is not JSON from line {error.lineno}, column {error.colno} on"
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not text"
-    return "it is nested too deeply" if isinstance(error, RecursionError) else f"{error}"
+    return "it is not text" if isinstance(error, UnicodeDecodeError) else f"{error}"

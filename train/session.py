@@ -19,6 +19,7 @@ from accelssl.train import checkpoint, keeping
 from accelssl.train.budget import Budget
 from accelssl.train.checkpoint import Checkpoint
 from accelssl.train.config import TrainConfig
+from accelssl.train.config_file import config_text
 from accelssl.train.distributed import ALONE, Ranks, replicate, this_job
 from accelssl.train.environment import environment
 from accelssl.train.gradients.affordable import affordable
@@ -196,7 +197,7 @@ def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = A
         run.mkdir(parents=True, exist_ok=True)
         write_whole(run / JOB, this_job())
         write_whole(run / ENVIRONMENT, json.dumps(environment(device), indent=1))
-        write_whole(run / CONFIG, json.dumps(config.to_json(), indent=1))
+        write_whole(run / CONFIG, config_text(config))
     except OSError as error:
         for name in _OF_A_START:
             with suppress(OSError):

@@ -6,6 +6,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from accelssl.errors import UserError
+
 
 @contextmanager
 def whole_file(path: Path, partial: Path | None = None) -> Iterator[IO[bytes]]:
@@ -25,6 +27,12 @@ def whole_file(path: Path, partial: Path | None = None) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def refuse_existing(path: Path, replaces: bool) -> None:
+    """UserError for a file that is there, unless it is to be replaced."""
+    if path.exists() and not replaces:
+        raise UserError(f"{path} exists already.", "Add --force to replace it, or name another.")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -71,6 +71,14 @@ def test_a_line_cut_inside_a_character_is_left_out(tmp_path: Path) -> None:
     assert (len(history.steps), history.unreadable_lines) == (1, 1)
 
 
+def test_a_line_of_brackets_without_end_is_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path, [step(1)])
+    with (run / "log.jsonl").open("a") as file:
+        file.write("[" * 100_000)
+    history = read_history(run)
+    assert (len(history.steps), history.unreadable_lines) == (1, 1)
+
+
 def test_kinds_of_line_it_does_not_know_are_passed_over(tmp_path: Path) -> None:
     history = read_history(make_run(tmp_path, [{"kind": "weather", "sun": True}, step(1)]))
     assert (len(history.steps), history.unreadable_lines) == (1, 0)

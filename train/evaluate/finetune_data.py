@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from accelssl.errors import UserError
 from accelssl.pipeline.shards import ShardSet, Split, open_shards
+from accelssl.pipeline.windows import CENTRE, SHORT_SIDE
 from accelssl.train.evaluate.backbone import Pictures
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 
@@ -73,7 +74,7 @@ def evaluation_transform(pictures: Pictures) -> Transform:
         pictures.size,
         is_training=False,
         interpolation="bicubic",
-        crop_pct=224 / 256,
+        crop_pct=CENTRE / SHORT_SIDE,
         mean=pictures.mean,
         std=pictures.std,
     )

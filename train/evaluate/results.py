@@ -9,6 +9,7 @@ from pathlib import Path
 
 from accelssl.errors import UserError
 from accelssl.train.evaluate.result_settings import Result, changes, settings_of
+from accelssl.train.json_text import parsed
 from accelssl.train.whole_file import write_whole
 
 NAME = "evaluation.json"
@@ -23,10 +24,10 @@ def read_results(run: Path) -> list[Result]:
     """
     path = run / NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}.", _REMEDY) from error
     if not isinstance(content, dict):
         raise UserError(f"{path} holds no JSON object.", _REMEDY)

@@ -18,6 +18,7 @@ from accelssl.train import page
 from accelssl.train.figures import INK, MUTED
 from accelssl.train.gradients.choose import chosen_cells
 from accelssl.train.gradients.record import CellRecord, Record, StageRecord, read_record
+from accelssl.train.whole_file import refuse_existing
 
 PANELS = {"CA-MSE": "ca_mse", "squared bias": "bias2", "cost-adjusted variance": "variance"}
 _CELL_IN = 0.55
@@ -35,8 +36,7 @@ def plot(file: Path, out: Path | None = None, *, replaces: bool = False) -> list
     stem = (out or file).with_suffix("")
     png, html = stem.with_suffix(".png"), stem.with_suffix(".html")
     for path in (png, html):
-        if path.exists() and not replaces:
-            raise UserError(f"{path} exists already.", "Add --force to replace it, or give --out.")
+        refuse_existing(path, replaces)
     figure = error_figure(record)
     try:
         figure.savefig(png, dpi=_DPI)

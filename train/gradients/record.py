@@ -30,6 +30,7 @@ from accelssl.pipeline.compress.compression import Compression
 from accelssl.train.config import TrainConfig
 from accelssl.train.gradients.estimator import Estimate, Interval, Method, Sums, estimate
 from accelssl.train.gradients.grid import Item, cost_of
+from accelssl.train.json_text import parsed
 from accelssl.train.whole_file import whole_file
 
 FORMAT = 1
@@ -130,7 +131,7 @@ class Parts:
         return self.folder / f"{item.share:g}-p{item.cell.p}-d{item.cell.drop:g}.json"
 
     def _read(self, path: Path) -> dict[str, Any]:
-        part: dict[str, Any] = json.loads(path.read_text())
+        part: dict[str, Any] = parsed(path.read_text())
         refuse_other_facts(self.folder, part["facts"], self._facts)
         return part
 
@@ -188,11 +189,11 @@ def cell_json(cell: Compression, cost: float, cost_share: float, found: Estimate
 def read_record(path: Path) -> Record:
     """UserError for a file that is no analysis."""
     try:
-        content = json.loads(path.read_text())
+        content = parsed(path.read_text())
         stages = tuple(map(stage_of, content["stages"]))
         _refuse_other_than_analysed(stages)
         return Record(_facts_of(content), stages, content.get("made", {}))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"{path} is no gradient analysis ({_reason(error)}).",
             "Name the file that accelssl analyze-gradients wrote with --out.",

@@ -12,6 +12,7 @@ from accelssl.train.gradients.choose import (
     ties_of,
 )
 from accelssl.train.gradients.record import Record, read_record, write_readable
+from accelssl.train.whole_file import refuse_existing
 
 
 def plan_schedule(
@@ -30,8 +31,7 @@ def plan_schedule(
     way = next((known for known in BETWEEN if known == between), None)
     if way is None:
         raise UserError(f"--between {between} is not known.", f"Use {' or '.join(BETWEEN)}.")
-    if out.exists() and not replaces:
-        raise UserError(f"{out} exists already.", "Add --force to replace it, or name another.")
+    refuse_existing(out, replaces)
     record, units = read_record(file), parse_units(budget)
     chosen = chosen_cells(record, rises=rises)
     schedule = schedule_of(record, chosen, way)
