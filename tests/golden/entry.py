@@ -1,0 +1,124 @@
+"""The only imports of accelssl in the golden tests. Only this file may follow a moved module."""
+
+import gzip
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from timm.models import register_model
+from torch import nn
+
+from accelssl import cli
+from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.compress.op import augment_patchify
+from accelssl.pipeline.draws import Draws
+from accelssl.pipeline.order import Plan, Position, epoch_order
+from accelssl.train.config_file import read_config
+from accelssl.train.history import read_history
+from accelssl.train.schedule import read_schedule
+from accelssl.train.session import run_views
+
+__all__ = ["read_history", "read_schedule"]
+
+DATA = Path(__file__).parent / "data"
+SHARDS = DATA / "shards"
+METHODS = ("simclr", "moco", "dino")
+CHANGED = (
+    "{} changed. The files in tests/golden/data are those that users have: mend the code, "
+    "do not make the files anew to pass this test."
+)
+SEED, SAMPLES, EPOCHS = 7, (3, 11), (0, 2)
+"""The two samples and two epochs whose draws are pinned."""
+SIZES_N2 = [[375, 500], [90, 411]]
+COMPRESSIONS = ((16, 0.5), (30, 0.5), (48, 0.9))
+TOKENS_AT = ((16, 0.95), (30, 0.9), (48, 0.8))
+
+
+@register_model
+def golden_vit_4(pretrained: bool = False, **options: Any) -> nn.Module:
+    """Build one block 4 wide: small enough to commit checkpoints."""
+    sizes = {"depth": 1, "embed_dim": 4, "num_heads": 1, "mlp_ratio": 1}
+    network: nn.Module = timm.create_model("test_vit", img_size=224, **sizes, **options)
+    return network
+
+
+@register_model
+def golden_vit_32(pretrained: bool = False, **options: Any) -> nn.Module:
+    """Build two blocks 32 wide, for the ten losses."""
+    sizes = {"depth": 2, "embed_dim": 32}
+    network: nn.Module = timm.create_model("test_vit", img_size=224, **sizes, **options)
+    return network
+
+
+def accelssl(*words: object) -> int:
+    """Run a command of the command line and return its exit code."""
+    argv, sys.argv = sys.argv, ["accelssl", *map(str, words)]
+    try:
+        cli.main()
+    except SystemExit as stopped:
+        code = stopped.code
+        return code if isinstance(code, int) else int(code is not None)
+    finally:
+        sys.argv = argv
+    return 0
+
+
+def copy_run(method: str, folder: Path) -> Path:
+    """Copy the committed run of a method to folder/run, and the shards beside it."""
+    run = folder / "run"
+    shutil.copytree(DATA / "runs" / method, run)
+    shutil.copytree(SHARDS, folder / "shards")
+    packed = run / "checkpoint.pt.gz"
+    (run / "checkpoint.pt").write_bytes(gzip.decompress(packed.read_bytes()))
+    packed.unlink()
+    return run
+
+
+def drawn_of_all() -> dict[str, NDArray[Any]]:
+    """Return everything drawn for the views of each method, and the orders of epochs, by name."""
+    found = {f"order/{epoch}": epoch_order(101, SEED, epoch) for epoch in EPOCHS}
+    for method in METHODS:
+        found |= {f"{method}/{name}": values for name, values in _drawn(method).items()}
+    return found
+
+
+def _drawn(method: str) -> dict[str, NDArray[Any]]:
+    config = read_config(DATA / "runs" / method / "config.json")
+    views = run_views(replace(config, size=240, budget=1e6))
+    draws, found = Draws(views, SEED), {}
+    for epoch in EPOCHS:
+        plan = Plan(np.array(SAMPLES), epoch, Position())
+        for place, windows in enumerate(draws.windows(plan, np.array(SIZES_N2))):
+            found[f"windows/{epoch}/{place}"] = windows
+            found[f"params/{epoch}/{place}"] = draws.params(plan, place)
+            for p, drop in COMPRESSIONS if views[place].size == 240 else ((16, 0.0),):
+                kept = draws.keep_idx(plan, place, Compression(p, drop))
+                found[f"keep_idx/{epoch}/{place}/p{p}"] = kept
+    return found
+
+
+def tokens() -> dict[str, NDArray[Any]]:
+    """Return what the fused op makes of one picture on the CPU, augmented as MoCo's key, by p.
+
+    Only every seventh value of every token is returned, to keep the file small.
+    """
+    with Image.open(DATA / "png/train/apple/0.png") as image:
+        pixels = np.asarray(image.convert("RGB").resize((240, 240), Image.Resampling.NEAREST))
+    crops_NHWC = torch.from_numpy(pixels.copy())[None]
+    views = run_views(replace(read_config(DATA / "runs/moco/config.json"), size=240, budget=1e6))
+    draws, found = Draws(views, SEED), {}
+    for sample in SAMPLES:
+        plan = Plan(np.array([sample]), 0, Position())
+        params_NP = torch.from_numpy(draws.params(plan, 1))
+        for p, drop in TOKENS_AT:
+            keep_idx_NL = torch.from_numpy(draws.keep_idx(plan, 1, Compression(p, drop)))
+            values_NLV = augment_patchify(crops_NHWC, params_NP, keep_idx_NL, p)
+            found[f"{sample}/p{p}"] = values_NLV[0, :, ::7].numpy()
+    return found
