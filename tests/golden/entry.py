@@ -22,10 +22,10 @@ from accelssl.pipeline.draws import Draws
 from accelssl.pipeline.order import Plan, Position, epoch_order
 from accelssl.train.config_file import read_config
 from accelssl.train.history import read_history
-from accelssl.train.schedule import read_schedule
+from accelssl.train.schedule import Stage, read_schedule
 from accelssl.train.session import run_views
 
-__all__ = ["read_history", "read_schedule"]
+__all__ = ["Compression", "Stage", "read_config", "read_history", "read_schedule"]
 
 DATA = Path(__file__).parent / "data"
 SHARDS = DATA / "shards"
@@ -36,6 +36,8 @@ CHANGED = (
 )
 SEED, SAMPLES, EPOCHS = 7, (3, 11), (0, 2)
 """The two samples and two epochs whose draws are pinned."""
+MANY = 32
+"""Samples whose augmentations are pinned too, so that rare ones are among them."""
 SIZES_N2 = [[375, 500], [90, 411]]
 COMPRESSIONS = ((16, 0.5), (30, 0.5), (48, 0.9))
 TOKENS_AT = ((16, 0.95), (30, 0.9), (48, 0.8))
@@ -101,6 +103,9 @@ def _drawn(method: str) -> dict[str, NDArray[Any]]:
             for p, drop in COMPRESSIONS if views[place].size == 240 else ((16, 0.0),):
                 kept = draws.keep_idx(plan, place, Compression(p, drop))
                 found[f"keep_idx/{epoch}/{place}/p{p}"] = kept
+    many = Plan(np.arange(MANY), 0, Position())
+    for place in range(len(views)):
+        found[f"params_of_many/{place}"] = draws.params(many, place)
     return found
 
 

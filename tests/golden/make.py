@@ -1,4 +1,4 @@
-"""Make tests/golden/data. NEVER run this to pass a failing test: see README.md beside it.
+"""Make tests/golden/data. NEVER run this to pass a failing test.
 
 The files stand for runs and shard sets that users have. They were made once, by the code before
 the restructuring. Only a deliberate change of format, draws or numerics may replace them, in a
@@ -17,9 +17,6 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.config_file import read_config
-from accelssl.train.schedule import Stage
 from tests.golden import entry
 
 SPLITS = {"train": 8, "val": 2}
@@ -58,10 +55,10 @@ def call(*words: object) -> None:
 
 def schedule_of(run: Path) -> tuple[float, float, list[dict[str, Any]]]:
     """Return a budget of ten steps, the progress at the sixth, and p48 d0.5, then p16 d0.5."""
-    config = read_config(run / "config.json")
+    config = entry.read_config(run / "config.json")
     stages = [{"p": 48, "drop": 0.5}, {"p": 16, "drop": 0.5}]
     first, second = (
-        config.batch * config.sample_cost(Stage(1.0, Compression(s["p"], s["drop"])))  # type: ignore[arg-type]
+        config.batch * config.sample_cost(entry.Stage(1.0, entry.Compression(s["p"], s["drop"])))  # type: ignore[arg-type]
         for s in stages
     )
     budget = round(5 * first + 4.5 * second, 2)

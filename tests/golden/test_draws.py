@@ -26,7 +26,7 @@ def test_the_same_things_are_drawn(
 ) -> None:
     assert found.keys() == pinned.keys()
     kinds = {re.sub(r"^\w+/(?=[a-z])|/\d.*", "", name) for name in pinned}
-    assert kinds == {"order", "windows", "params", "keep_idx"}
+    assert kinds == {"order", "windows", "params", "params_of_many", "keep_idx"}
     assert {name.partition("/")[0] for name in pinned} == {"order", *METHODS}
 
 

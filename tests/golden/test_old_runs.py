@@ -4,6 +4,7 @@ The committed runs were stopped after the sixth of ten steps.
 """
 
 import json
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,8 @@ def state_of(run: Path) -> dict[str, Any]:
 
 
 def decoder_options(run: Path) -> list[str]:
-    """With another decoder only a whole epoch may follow; the sixth step ends an epoch."""
-    from importlib import metadata
-
+    """Restart the epoch after another version of DALI. The sixth step ends an epoch, so the
+    losses stay the same."""
     stored = state_of(run)["stream"]["DALI"]
     installed = {
         d.version
@@ -47,7 +47,7 @@ def decoder_options(run: Path) -> list[str]:
 
 
 def test_a_checkpoint_holds_plain_types(run: Path) -> None:
-    """weights_only refuses every class of ours, so no module's name is in it."""
+    """Load with weights_only, which refuses classes: no module's name is in the file."""
     state = state_of(run)
     assert (state["format"], state["step"], tuple(state["position"])) == (3, 6, (3, 0))
 
