@@ -40,13 +40,21 @@ MANY = 32
 """Samples whose augmentations are pinned too, so that rare ones are among them."""
 SIZES_N2 = [[375, 500], [90, 411]]
 COMPRESSIONS = ((16, 0.5), (30, 0.5), (48, 0.9))
-TOKENS_AT = ((16, 0.95), (30, 0.9), (48, 0.8))
+PARAMS = (
+    (-1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    (17.0, 1.39, 0.9, 0.83, -0.09, 0.0, 1.65, 1.0, 0.0),
+    (3.0, 0.97, 1.39, 1.06, 0.05, 1.0, 1.48, 1.0, 1.0),
+)
+"""Nothing; jitter, blur and solarize; all of them, gray and flip. Their order shows in the tokens.
+
+Columns: order of jitters, brightness, contrast, saturation, hue, gray, sigma, solarize, flip.
+"""
 
 
 @register_model
 def golden_vit_4(pretrained: bool = False, **options: Any) -> nn.Module:
     """Build one block 4 wide: small enough to commit checkpoints."""
-    sizes = {"depth": 1, "embed_dim": 4, "num_heads": 1, "mlp_ratio": 1}
+    sizes: dict[str, Any] = {"depth": 1, "embed_dim": 4, "num_heads": 1, "mlp_ratio": 1}
     network: nn.Module = timm.create_model("test_vit", img_size=224, **sizes, **options)
     return network
 
@@ -54,7 +62,7 @@ def golden_vit_4(pretrained: bool = False, **options: Any) -> nn.Module:
 @register_model
 def golden_vit_32(pretrained: bool = False, **options: Any) -> nn.Module:
     """Build two blocks 32 wide, for the ten losses."""
-    sizes = {"depth": 2, "embed_dim": 32}
+    sizes: dict[str, Any] = {"depth": 2, "embed_dim": 32}
     network: nn.Module = timm.create_model("test_vit", img_size=224, **sizes, **options)
     return network
 
@@ -85,7 +93,8 @@ def copy_run(method: str, folder: Path) -> Path:
 
 def drawn_of_all() -> dict[str, NDArray[Any]]:
     """Return everything drawn for the views of each method, and the orders of epochs, by name."""
-    found = {f"order/{epoch}": epoch_order(101, SEED, epoch) for epoch in EPOCHS}
+    found: dict[str, NDArray[Any]] = {}
+    found |= {f"order/{epoch}": epoch_order(101, SEED, epoch) for epoch in EPOCHS}
     for method in METHODS:
         found |= {f"{method}/{name}": values for name, values in _drawn(method).items()}
     return found
@@ -94,7 +103,8 @@ def drawn_of_all() -> dict[str, NDArray[Any]]:
 def _drawn(method: str) -> dict[str, NDArray[Any]]:
     config = read_config(DATA / "runs" / method / "config.json")
     views = run_views(replace(config, size=240, budget=1e6))
-    draws, found = Draws(views, SEED), {}
+    draws = Draws(views, SEED)
+    found: dict[str, NDArray[Any]] = {}
     for epoch in EPOCHS:
         plan = Plan(np.array(SAMPLES), epoch, Position())
         for place, windows in enumerate(draws.windows(plan, np.array(SIZES_N2))):
@@ -110,20 +120,18 @@ def _drawn(method: str) -> dict[str, NDArray[Any]]:
 
 
 def tokens() -> dict[str, NDArray[Any]]:
-    """Return what the fused op makes of one picture on the CPU, augmented as MoCo's key, by p.
+    """Return tokens of one picture, by p: what the fused op makes on the CPU with each of PARAMS.
 
-    Only every seventh value of every token is returned, to keep the file small.
+    Every thirteenth value of a token is enough, and keeps the file small.
     """
     with Image.open(DATA / "png/train/apple/0.png") as image:
         pixels = np.asarray(image.convert("RGB").resize((240, 240), Image.Resampling.NEAREST))
-    crops_NHWC = torch.from_numpy(pixels.copy())[None]
-    views = run_views(replace(read_config(DATA / "runs/moco/config.json"), size=240, budget=1e6))
-    draws, found = Draws(views, SEED), {}
-    for sample in SAMPLES:
-        plan = Plan(np.array([sample]), 0, Position())
-        params_NP = torch.from_numpy(draws.params(plan, 1))
-        for p, drop in TOKENS_AT:
-            keep_idx_NL = torch.from_numpy(draws.keep_idx(plan, 1, Compression(p, drop)))
-            values_NLV = augment_patchify(crops_NHWC, params_NP, keep_idx_NL, p)
-            found[f"{sample}/p{p}"] = values_NLV[0, :, ::7].numpy()
+    params_NP = torch.tensor(PARAMS)
+    crops_NHWC = torch.from_numpy(pixels.copy()).repeat(len(params_NP), 1, 1, 1)
+    found: dict[str, NDArray[Any]] = {}
+    for p in (16, 30, 48):
+        patches = (240 // p) ** 2
+        keep_idx_NL = torch.arange(1, patches, patches // 6).repeat(len(params_NP), 1)
+        values_NLV = augment_patchify(crops_NHWC, params_NP, keep_idx_NL, p)
+        found[f"p{p}"] = values_NLV[:, :, ::13].numpy()
     return found

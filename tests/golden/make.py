@@ -161,8 +161,12 @@ def commit_to(home: Path) -> None:
         for file in sorted((home / "shards").iterdir())
     }
     (home / "shards.json").write_text(json.dumps(sums, indent=1) + "\n")
-    np.savez_compressed(home / "draws.npz", **entry.drawn_of_all())
-    np.savez_compressed(home / "tokens.npz", **entry.tokens())
+    arrays: dict[str, dict[str, Any]] = {
+        "draws": dict(entry.drawn_of_all()),
+        "tokens": dict(entry.tokens()),
+    }
+    for name, content in arrays.items():
+        np.savez_compressed(home / f"{name}.npz", **content)
 
 
 if __name__ == "__main__":
