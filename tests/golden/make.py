@@ -24,6 +24,8 @@ LOSS_OPTIONS = (
     "--batch 8 --head-hidden 16 --model golden_vit_32 --threads 1 --device cpu --precision fp32"
 )
 OF_METHOD = {"simclr": "", "moco": "", "dino": "--local-crops 2 --prototypes 16"}
+RATES = {"simclr": "--lr .005"} | dict.fromkeys(("moco", "dino"), "--lr .005 --momentum .9")
+"""Large enough that the optimiser and the key encoder move the ten losses by far more than 1e-5."""
 HEAD_OUT = 8
 
 
@@ -68,18 +70,14 @@ def schedule_of(run: Path) -> tuple[float, float, list[dict[str, Any]]]:
 
 
 def ten_losses(method: str) -> dict[str, Any]:
-    words = f"train --data shards --algo {method} {LOSS_OPTIONS} {OF_METHOD[method]} --no-baseline"
+    settings = f"{LOSS_OPTIONS} {OF_METHOD[method]} {RATES[method]}"
+    words = f"train --data shards --algo {method} {settings} --no-baseline"
     call(words, "--patch 48 --out probe", "--budget 40")
     budget, _, stages = schedule_of(Path("probe"))
     shutil.rmtree("probe")
     Path("stages.json").write_text(json.dumps(stages))
-    options = f"{LOSS_OPTIONS} {OF_METHOD[method]} --budget {budget}".split()
-    call(
-        "train --data shards --no-baseline --algo",
-        method,
-        *options,
-        "--schedule stages.json --out losses",
-    )
+    options = f"{settings} --budget {budget}".split()
+    call(words, f"--budget {budget} --schedule stages.json --out losses")
     steps = entry.read_history(Path("losses")).steps
     shutil.rmtree("losses")
     assert steps.p.tolist() == [48] * 5 + [16] * 5
@@ -100,12 +98,7 @@ def make_run(method: str) -> None:
     environment = json.loads(Path("probe/environment.json").read_text())
     environment |= {"cpu": "a processor", "command": "accelssl train"}
     (run / "environment.json").write_text(json.dumps(environment, indent=1))
-    call(
-        "train --no-baseline --threads 1 --device cpu --resume --keep-at",
-        f"{sixth},1",
-        "--out",
-        run,
-    )
+    call("train --no-baseline --threads 1 --device cpu --resume --out", run, f"--keep-at {sixth},1")
     shutil.rmtree("probe")
 
 
