@@ -10,7 +10,6 @@ from accelssl.pipeline.shards import ShardSet
 from accelssl.train.evaluate.features import features, pixel_features
 from accelssl.train.evaluate.neighbours import nearest_neighbours, neighbours_of
 
-
 OPTIONS = LoaderOptions(batch=8, seed=0, device=torch.device("cpu"))
 
 
