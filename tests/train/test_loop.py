@@ -68,7 +68,7 @@ def test_a_step_has_the_rate_of_what_was_spent_before_it(shard_dir: Path, tmp_pa
     config = config_on(shard_dir, warmup=warmup)
     session = start(config, run, CPU)
     heard: list[float] = []
-    session.objective.set_progress = heard.append  # type: ignore[method-assign]
+    session.objective.set_progress = heard.append  # type: ignore[method-assign, assignment]
     loop.train(session, run)
     steps = lines(run, "step")
     before = [0.0, *(line["spent"] / config.budget for line in steps[:-1])]

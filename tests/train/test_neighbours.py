@@ -7,7 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from accelssl.pipeline.loader import LoaderOptions, Tokens
 from accelssl.pipeline.shards import ShardSet
-from accelssl.train.evaluate.features import features, pixel_features
+from accelssl.train.evaluate.features import Extract, features, pixel_features
 from accelssl.train.evaluate.neighbours import nearest_neighbours, neighbours_of
 
 OPTIONS = LoaderOptions(batch=8, seed=0, device=torch.device("cpu"))
@@ -47,7 +47,7 @@ def test_a_bank_smaller_than_twenty_votes_with_all_it_has() -> None:
 
 def test_the_bank_is_train_and_the_queries_are_val(shard_set: ShardSet) -> None:
     """A query that met itself would always be right: these features tell pictures apart."""
-    extracts = {"pixels": pixel_features}
+    extracts: dict[str, Extract] = {"pixels": pixel_features}
     found = neighbours_of(shard_set, extracts, OPTIONS)["pixels"]
     (bank, bank_labels), (queries, labels) = (
         features(shard_set.split(name), extracts, OPTIONS) for name in ("train", "val")
