@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
 
 from accelssl.model.batch_norm import GlobalBatchNorm1d
 from accelssl.model.heads import moco_head
@@ -154,6 +155,31 @@ def test_the_symmetric_loss_is_the_sum_of_both_one_sided_ones() -> None:
         torch.testing.assert_close(
             gradient, forth[name] + back[name], atol=2e-4 * scale + 1e-7, rtol=1e-3
         )
+
+
+def test_each_query_of_the_symmetric_loss_has_a_bank_of_the_keys_it_meets() -> None:
+    moco, views = objective(), (view(0, 4), view(1, 4), view(2, 9), view(3, 9))
+    moco.set_progress(1.0)  # the key stands still
+    k1, k2 = (normalize(moco.key(key)) for key in views[2:])
+    assert float((k1 - k2).abs().max()) > 0.01
+    for found, expected in zip(moco.negatives(*views), (k2, k1), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_bank_adds_its_rows_to_the_negatives_of_its_own_query() -> None:
+    moco, views = objective(), (view(0, 4), view(1, 4), view(2, 9), view(3, 9))
+    moco.set_progress(1.0)
+    generator = torch.Generator().manual_seed(0)
+    moco.bank = tuple(normalize(torch.randn(5, 16, generator=generator)) for _ in range(2))
+    queries = [normalize(moco.predictor(moco.query(query))) for query in views[:2]]
+    keys = [normalize(moco.key(key)) for key in views[2:]]
+    expected = 0.0
+    for query, key, bank in zip(queries, reversed(keys), moco.bank, strict=True):
+        logits = query @ torch.cat([key, bank]).T / 0.2
+        expected += cross_entropy(logits, torch.arange(4)).item() * 2 * 0.2
+    assert moco(*views).item() == pytest.approx(expected, rel=1e-5)
+    moco.bank = moco.bank[::-1]
+    assert moco(*views).item() != pytest.approx(expected, rel=1e-4)
 
 
 def test_each_view_passes_alone_so_that_batch_norms_see_one_view() -> None:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from timm.layers import build_sincos2d_pos_embed
@@ -32,6 +33,21 @@ def test_a_large_patch_has_the_place_of_its_centre_not_of_its_number(p: int) -> 
     )
     assert float(likeness.min()) > 0.95
     assert float(likeness.mean()) > float(by_number.mean()) + 0.05
+
+
+@pytest.mark.parametrize(("grid", "p"), [(14, 16), (8, 30), (5, 48)])
+def test_a_patch_has_the_sines_and_cosines_of_its_centre(grid: int, p: int) -> None:
+    """Written out for each patch in NumPy, from the pixels that the patch covers."""
+    frequencies = 10_000.0 ** (-np.arange(4) / 4)
+    expected = []
+    for row, column in np.ndindex(grid, grid):
+        pixels = np.arange(p)
+        y, x = ((p * place + pixels).mean() for place in (row, column))
+        # Patch 0 of 16 pixels has its centre at pixel 7.5 and the coordinate 0.
+        angles = [(centre - 7.5) / 16 * frequencies for centre in (y, x)]
+        expected.append(np.concatenate([f(angle) for angle in angles for f in (np.sin, np.cos)]))
+    found = positions(grid, p, 16).double().numpy()
+    np.testing.assert_allclose(found, np.stack(expected), rtol=0, atol=1e-7)
 
 
 def test_a_width_without_four_parts_is_refused() -> None:

@@ -65,19 +65,26 @@ def test_the_head_ends_in_a_norm_without_shift_and_has_no_biases() -> None:
     torch.testing.assert_close(z.mean(0), torch.zeros(32), atol=1e-4, rtol=0)
 
 
+def view(seed: int) -> SimpleNamespace:
+    values = torch.randn(4, 6, 768, generator=torch.Generator().manual_seed(seed))
+    kept = torch.arange(6).repeat(4, 1)
+    return SimpleNamespace(values_NLV=values.requires_grad_(), keep_idx_NL=kept, p=30, grid=8)
+
+
+def test_a_bank_has_the_projections_of_both_views_at_unit_length() -> None:
+    objective, views = SimCLR(small_vit.NAME, head_hidden=32, head_out=16), (view(0), view(1))
+    values, kept = (
+        torch.cat([getattr(v, k) for v in views]) for k in ("values_NLV", "keep_idx_NL")
+    )
+    z = objective.head(objective.encoder(values, kept, 30, 8)).detach()
+    (bank,) = objective.negatives(*views)
+    assert_close(bank, z / z.norm(dim=1, keepdim=True))
+    assert float((z.norm(dim=1) - 1).abs().min()) > 0.1
+
+
 def test_both_views_train_the_encoder() -> None:
     torch.manual_seed(0)
     objective = SimCLR(TINY, head_hidden=32, head_out=16)
-
-    def view(seed: int) -> SimpleNamespace:
-        values = torch.randn(4, 6, 768, generator=torch.Generator().manual_seed(seed))
-        return SimpleNamespace(
-            values_NLV=values.requires_grad_(),
-            keep_idx_NL=torch.arange(6).repeat(4, 1),
-            p=30,
-            grid=8,
-        )
-
     query, key = view(0), view(1)
     loss = objective(query, key)
     loss.backward()

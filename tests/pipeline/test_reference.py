@@ -1,6 +1,7 @@
 """The definition's colours against torchvision on 8-bit pictures, within two levels."""
 
 from collections.abc import Callable
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -114,6 +115,40 @@ def test_every_order_of_jitter_then_gray_blur_solarize_flip_is_torchvisions_chai
             expected = change(expected, value)
         expected = tv.horizontal_flip(tv.gaussian_blur(expected, [23, 23], [1.3, 1.3]))
         assert gap(augment(crops_NHWC[:1], params) * 255, expected * 255) <= 0.1
+
+
+def test_jitter_gray_blur_and_solarize_are_torchvisions_in_this_order_and_in_no_other(
+    crops_NHWC: Tensor,
+) -> None:
+    """Gray and blur are both linear: the only two neighbours whose order shows nothing."""
+    steps: dict[str, Callable[[Tensor], Tensor]] = {
+        "jitter": lambda image: tv.adjust_hue(
+            tv.adjust_saturation(tv.adjust_brightness(image, 1.5), 1.3), 0.09
+        ),
+        "gray": lambda image: tv.rgb_to_grayscale(image, num_output_channels=3),
+        "blur": lambda image: tv.gaussian_blur(image, [17, 17], [1.6, 1.6]),
+        "solarize": lambda image: tv.solarize(image, 0.5),
+    }
+    strengths = {Column.BRIGHTNESS: 1.5, Column.CONTRAST: 1, Column.SATURATION: 1.3}
+    switches = {Column.HUE: 0.09, Column.GRAY: 1, Column.SIGMA: 1.6, Column.SOLARIZE: 1}
+    params = torch.from_numpy(identity(1))
+    params[0, Column.ORDER] = 0  # brightness, contrast, saturation, hue
+    for column, value in (strengths | switches).items():
+        params[0, column] = value
+    ours = augment(crops_NHWC[:1], params) * 255
+    fitting = set()
+    for order in permutations(steps):
+        image = crops_NHWC[:1].permute(0, 3, 1, 2).float() / 255
+        for name in order:
+            image = steps[name](image)
+        error = gap(ours, image * 255)
+        assert error <= 0.1 or error > 5
+        if error <= 0.1:
+            fitting.add(order)
+    assert fitting == {
+        ("jitter", "gray", "blur", "solarize"),
+        ("jitter", "blur", "gray", "solarize"),
+    }
 
 
 def test_samples_of_a_batch_do_not_touch_each_other(crops_NHWC: Tensor) -> None:

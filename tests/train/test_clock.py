@@ -53,6 +53,14 @@ def test_a_budget_ends_with_the_step_that_reaches_it() -> None:
     assert steps == 7 and budget.spent == 105 and budget.progress == 1
 
 
+def test_a_budget_that_is_exactly_reached_is_spent() -> None:
+    budget = Budget(30)
+    budget.charge(10, 1.5)
+    assert not budget.is_spent and not budget.after(5, 2.5).is_spent
+    budget.charge(10, 1.5)
+    assert budget.spent == 30 and budget.is_spent
+
+
 def test_the_learning_rate_after_warm_up_is_one_minus_t_squared() -> None:
     for t, share in [(0, 1), (0.25, 0.9375), (0.5, 0.75), (0.75, 0.4375), (1, 0)]:
         assert learning_rate(0.2 + 0.8 * t, 2.0, 0.2) == pytest.approx(2 * share)

@@ -62,6 +62,27 @@ def test_any_other_error_of_an_evaluation_stays_one(
         )
 
 
+def test_a_step_has_the_rate_of_what_was_spent_before_it(shard_dir: Path, tmp_path: Path) -> None:
+    """Of the share spent: linear from 0 over the warm-up, then (1 - t^2) of the peak."""
+    run, warmup = tmp_path / "run", 0.5
+    config = config_on(shard_dir, warmup=warmup)
+    session = start(config, run, CPU)
+    heard: list[float] = []
+    session.objective.set_progress = heard.append  # type: ignore[method-assign, assignment]
+    loop.train(session, run)
+    steps = lines(run, "step")
+    before = [0.0, *(line["spent"] / config.budget for line in steps[:-1])]
+    expected = [
+        share / warmup if share < warmup else 1 - ((share - warmup) / (1 - warmup)) ** 2
+        for share in before
+    ]
+    assert before[2] < warmup < before[-1]
+    assert [line["lr"] / config.peak_lr for line in steps] == pytest.approx(expected)
+    assert heard[-len(steps) :] == pytest.approx(before)
+    for group in session.optimizer.param_groups:
+        assert float(group["lr"]) == pytest.approx(steps[-1]["lr"])
+
+
 @pytest.mark.parametrize("is_finite", [True, False])
 def test_where_no_batch_can_be_had_all_that_was_trained_is_saved_and_logged(
     is_finite: bool, shard_dir: Path, tmp_path: Path

@@ -5,9 +5,12 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from accelssl.pipeline.loader import Tokens
-from accelssl.train.evaluate.features import pixel_features
-from accelssl.train.evaluate.neighbours import nearest_neighbours
+from accelssl.pipeline.loader import LoaderOptions, Tokens
+from accelssl.pipeline.shards import ShardSet
+from accelssl.train.evaluate.features import Extract, features, pixel_features
+from accelssl.train.evaluate.neighbours import nearest_neighbours, neighbours_of
+
+OPTIONS = LoaderOptions(batch=8, seed=0, device=torch.device("cpu"))
 
 
 def problem(bank: int = 300, queries: int = 2100, classes: int = 5) -> tuple[torch.Tensor, ...]:
@@ -40,6 +43,19 @@ def test_a_bank_smaller_than_twenty_votes_with_all_it_has() -> None:
     bank, queries = torch.eye(3), torch.tensor([[1.0, 0.1, 0.1], [0.1, 0.1, 1.0]])
     scores = nearest_neighbours(bank, torch.tensor([0, 1, 2]), queries, torch.tensor([0, 1]))
     assert scores == {"nn1": 50, "knn20": 50}
+
+
+def test_the_bank_is_train_and_the_queries_are_val(shard_set: ShardSet) -> None:
+    """A query that met itself would always be right: these features tell pictures apart."""
+    extracts: dict[str, Extract] = {"pixels": pixel_features}
+    found = neighbours_of(shard_set, extracts, OPTIONS)["pixels"]
+    (bank, bank_labels), (queries, labels) = (
+        features(shard_set.split(name), extracts, OPTIONS) for name in ("train", "val")
+    )
+    classifier = KNeighborsClassifier(1, metric="cosine")
+    classifier.fit(bank["pixels"].numpy(), bank_labels.numpy())
+    expected = 100 * classifier.score(queries["pixels"].numpy(), labels.numpy())
+    assert found["nn1"] == pytest.approx(expected) and expected < 100
 
 
 def test_pixel_features_are_the_picture_averaged_over_blocks() -> None:

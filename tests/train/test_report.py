@@ -142,6 +142,34 @@ def test_costs_per_stage_are_what_the_log_says(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def tiles(run: Path) -> dict[str, str]:
+    """Return the text of each tile by the tile's name."""
+    page = write_report(run).read_text(encoding="utf-8")
+    cards = page.split('<div class="card tile"><div class="name">')[1:]
+    named = (card.split("</div>", 1) for card in cards)
+    return {name: re.sub("<.*?>", "", text) for name, text in named}
+
+
+def test_counted_and_realised_speed_ups_have_their_own_tiles(tmp_path: Path) -> None:
+    """120 images cost 400 units (3.33 each, 7 uncompressed) and 36 s (3.33 images/s, 1.25)."""
+    baseline = {"kind": "baseline", "images_per_s": 1.25, "sample_cost": 7.0}
+    shown = tiles(make_run(tmp_path, [baseline, *FULL]))
+    x = "\N{MULTIPLICATION SIGN}"
+    counted, realised = (shown[f"{kind} speed-up"] for kind in ("counted", "realised"))
+    assert counted.startswith(f"2.10{x}7 units an image uncompressed, 3.33 here")
+    assert realised.startswith(f"2.67{x}1.25 images/s uncompressed, 3.33 here")
+
+
+def test_each_accuracy_is_in_the_tile_of_its_name(tmp_path: Path) -> None:
+    run = make_run(tmp_path, FULL)
+    found = {"trained": {"nn1": 61.3, "knn20": 60.0}, "untrained": {"nn1": 12.0, "knn20": 13.0}}
+    (run / "evaluation.json").write_text(json.dumps(found))
+    shown = tiles(run)
+    nn1, knn20 = shown["nearest neighbour (nn1)"], shown["20 nearest neighbours (knn20)"]
+    assert nn1.startswith("61.3%trained61.3%untrained12.0%")
+    assert knn20.startswith("60.0%trained60.0%untrained13.0%")
+
+
 def test_realised_speed_up_is_never_guessed(tmp_path: Path) -> None:
     run = make_run(tmp_path, FULL)
     page = read(run)
