@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from accelssl.model.ema import MovingAverage
 from accelssl.model.gather import gather_detached
 from accelssl.model.heads import PrototypeHead
-from accelssl.model.key import MovingAverage
 from accelssl.model.objective import Objective
 from accelssl.model.tokens import Tokens
 from accelssl.model.vit import Encoder

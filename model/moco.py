@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from accelssl.model.ema import MovingAverage
 from accelssl.model.gather import gather_detached, rank
 from accelssl.model.heads import moco_head, normalised
-from accelssl.model.key import MovingAverage
 from accelssl.model.objective import Objective
 from accelssl.model.tokens import Tokens
 from accelssl.model.vit import Encoder

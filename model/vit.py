@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from accelssl.model.branch import Branch
-from accelssl.model.cls_row import cls_row
+from accelssl.model.cls_block import cls_row
 from accelssl.model.drop_path import DropPath, drop_paths
-from accelssl.model.every_row import every_row, no_branch
+from accelssl.model.fused_block import every_row, no_branch
 from accelssl.model.positions import BASE_SIDE, positions, positions_on, resampled
+from accelssl.model.residual import Branch
 from accelssl.model.timm_vit import create_vit
 
 

@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accelssl.pipeline.compress import augmentation, op
-from accelssl.pipeline.compress.compression import UNCOMPRESSED
-from accelssl.pipeline.crop_stream import crop_stream
-from accelssl.pipeline.draws import Drawn
-from accelssl.pipeline.feed import EncodedBatches
+from accelssl.pipeline.compress import op
+from accelssl.pipeline.compression import UNCOMPRESSED
+from accelssl.pipeline.decode.crop_stream import crop_stream
+from accelssl.pipeline.draws import augmentation
+from accelssl.pipeline.draws.draws import Drawn
+from accelssl.pipeline.draws.order import Plan, sequential_plans
+from accelssl.pipeline.draws.windows import CENTRE, central_windows
 from accelssl.pipeline.loader import LoaderOptions, Tokens
-from accelssl.pipeline.order import Plan, sequential_plans
-from accelssl.pipeline.shards import Split
-from accelssl.pipeline.windows import CENTRE, central_windows
+from accelssl.pipeline.read.feed import EncodedBatches
+from accelssl.shards.shard_set import Split
 
 EVALUATION_SIZE = CENTRE
 

@@ -13,17 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accelssl.pipeline import hardware_queues
 from accelssl.pipeline.compress import op, reference
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.pipeline.crop_stream import Crops, crop_stream
-from accelssl.pipeline.decoding import Decoding
-from accelssl.pipeline.draws import DrawnView, Draws
-from accelssl.pipeline.feed import EncodedBatches
-from accelssl.pipeline.lane import Lane
-from accelssl.pipeline.order import Plan, Position, batches_per_epoch, plans
-from accelssl.pipeline.shards import Split
+from accelssl.pipeline.compression import Compression
+from accelssl.pipeline.decode import hardware_queues
+from accelssl.pipeline.decode.crop_stream import Crops, crop_stream
+from accelssl.pipeline.decode.decoding import Decoding
+from accelssl.pipeline.decode.prep_stream import Lane
+from accelssl.pipeline.draws.draws import DrawnView, Draws
+from accelssl.pipeline.draws.order import Plan, Position, batches_per_epoch, plans
+from accelssl.pipeline.read.feed import EncodedBatches
 from accelssl.pipeline.views import View
+from accelssl.shards.shard_set import Split
 
 GPU_READERS = 3
 GPU_DECODERS = 2

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from accelssl.pipeline.imagenet import shard_images
-from accelssl.pipeline.shards import ShardSet, open_shards
+from accelssl.shards.shard_set import ShardSet, open_shards
+from accelssl.shards.write.shard_imagenet import shard_images
 
 CLASSES, TRAIN, VAL = 4, 10, 5
 

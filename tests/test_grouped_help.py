@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from accelssl import cli
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.config import TrainConfig
-from accelssl.train.recipes import RECIPES
-from accelssl.train.schedule import constant
+from accelssl.pipeline.compression import Compression
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.recipes import RECIPES
+from accelssl.train.config.schedule import constant
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accelssl import cli
-from accelssl.train.schedule import from_json
+from accelssl.train.config.schedule import from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

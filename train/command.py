@@ -8,35 +8,35 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
-from accelssl.pipeline.storage.storage import absolute
-from accelssl.train import batch_choice
-from accelssl.train.auto import UNSAID, AutoOptions
-from accelssl.train.auto_batch import BatchChoice, choose_batch, smallest_batch
-from accelssl.train.batch_pages import batch_text
-from accelssl.train.budget import parse_units
-from accelssl.train.changed_options import refuse_changes
-from accelssl.train.compressing import (
+from accelssl.shards.storage.storage import absolute
+from accelssl.train.checkpoints.retention import read_shares
+from accelssl.train.config.auto import UNSAID, AutoOptions
+from accelssl.train.config.budget import parse_units
+from accelssl.train.config.changed_options import refuse_changes
+from accelssl.train.config.compression_options import (
     AUTO,
     Compressing,
     another_method,
     refuse_another,
     refuse_contradictions,
 )
-from accelssl.train.config import TrainConfig, override
-from accelssl.train.config_file import read_config
+from accelssl.train.config.config import TrainConfig, override
+from accelssl.train.config.config_file import read_config
+from accelssl.train.config.new_config import named_recipe, new_config, usual_compression
 from accelssl.train.device import pick_device
-from accelssl.train.distributed import (
+from accelssl.train.log.progress import Terminal
+from accelssl.train.plan import batch_choice
+from accelssl.train.plan.auto_batch import BatchChoice, choose_batch, smallest_batch
+from accelssl.train.plan.batch_pages import batch_text
+from accelssl.train.precision import pick_precision
+from accelssl.train.ranks.distributed import (
     Ranks,
     device_of,
     joined,
     read_ranks,
 )
-from accelssl.train.keeping import read_shares
-from accelssl.train.new_config import named_recipe, new_config, usual_compression
-from accelssl.train.precision import pick_precision
-from accelssl.train.running import is_started_anew, run_training
+from accelssl.train.run import is_started_anew, run_training
 from accelssl.train.session import CONFIG, refuse_a_used_folder
-from accelssl.train.watchers import Terminal
 
 
 @dataclass(frozen=True)

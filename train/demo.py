@@ -6,22 +6,22 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
-from accelssl.pipeline.demo import write_demo_pictures
-from accelssl.pipeline.imagenet import shard_images
-from accelssl.train import checkpoint
-from accelssl.train.budget import parse_units
-from accelssl.train.config import TrainConfig, override
-from accelssl.train.config_file import read_config
+from accelssl.shards.write.demo_photographs import write_demo_pictures
+from accelssl.shards.write.shard_imagenet import shard_images
+from accelssl.train.checkpoints import checkpoint
+from accelssl.train.config.budget import parse_units
+from accelssl.train.config.config import TrainConfig, override
+from accelssl.train.config.config_file import read_config
+from accelssl.train.config.recipes import DEMO_SCHEDULE, demo
 from accelssl.train.device import pick_device
 from accelssl.train.evaluate.results import NEAREST, own_result, read_results
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.evaluate.tables import score_table
+from accelssl.train.log.progress import Terminal
 from accelssl.train.precision import pick_precision
-from accelssl.train.recipes import DEMO_SCHEDULE, demo
-from accelssl.train.report import write_report
-from accelssl.train.running import run_training
+from accelssl.train.report.report import write_report
+from accelssl.train.run import run_training
 from accelssl.train.session import CONFIG
-from accelssl.train.watchers import Terminal
 
 
 def run_demo(out: Path, budget: str, device_name: str) -> int:

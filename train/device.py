@@ -3,7 +3,7 @@
 import torch
 
 from accelssl.errors import UserError
-from accelssl.pipeline import hardware_queues
+from accelssl.pipeline.decode import hardware_queues
 
 
 def pick_device(name: str) -> torch.device:

@@ -6,10 +6,10 @@ from pathlib import Path
 from safetensors.torch import save
 
 from accelssl.errors import UserError
-from accelssl.pipeline.windows import CENTRE, SHORT_SIDE
-from accelssl.train.config_file import read_config
+from accelssl.files import refuse_existing, whole_file
+from accelssl.pipeline.draws.windows import CENTRE, SHORT_SIDE
+from accelssl.train.config.config_file import read_config
 from accelssl.train.evaluate.backbone import MEAN, MODEL, STD, VERSION, Backbone, of_run
-from accelssl.train.whole_file import refuse_existing, whole_file
 
 SUFFIX = ".safetensors"
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from accelssl.errors import UserError
 from accelssl.pipeline.loader import Batch
-from accelssl.train.distributed import FAILED, Votes
+from accelssl.train.config.flops import ModelShape, image_flops
+from accelssl.train.config.schedule import Stage
 from accelssl.train.evaluate.features import encoder_features, evaluation_options
 from accelssl.train.evaluate.neighbours import neighbours_of
-from accelssl.train.flops import ModelShape, image_flops
-from accelssl.train.gradients.in_run import Abandoned, decide
-from accelssl.train.interrupt import Interruption, interruption
-from accelssl.train.loader_guard import LoaderGuard
-from accelssl.train.log import Log, SilentLog, Watcher
-from accelssl.train.optim import learning_rate
+from accelssl.train.gradients.auto_schedule import Abandoned, decide
+from accelssl.train.log.loader_guard import LoaderGuard
+from accelssl.train.log.log import Log, SilentLog, Watcher
+from accelssl.train.optim.adamw import learning_rate
 from accelssl.train.out_of_memory import is_out_of_memory
-from accelssl.train.schedule import Stage
+from accelssl.train.ranks.distributed import FAILED, Votes
+from accelssl.train.ranks.interrupt import Interruption, interruption
 from accelssl.train.session import Session
 from accelssl.train.step import Step
 

@@ -6,7 +6,7 @@ from accelssl.model.dino import DINO
 from accelssl.model.moco import MoCo
 from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
-from accelssl.train.config import TrainConfig
+from accelssl.train.config.config import TrainConfig
 
 
 def build(config: TrainConfig) -> Objective:

@@ -9,25 +9,17 @@ import torch
 from torch import nn
 
 from accelssl.errors import UserError
+from accelssl.files import write_whole
 from accelssl.model.objective import Objective
 from accelssl.pipeline import views
+from accelssl.pipeline.draws.draw_version import STREAM_VERSION, decoder_versions
+from accelssl.pipeline.draws.order import Position
 from accelssl.pipeline.loader import Loader, LoaderOptions
-from accelssl.pipeline.order import Position
-from accelssl.pipeline.shards import ShardSet, open_shards
-from accelssl.pipeline.stream import STREAM_VERSION, decoder_versions
-from accelssl.train import checkpoint, keeping
-from accelssl.train.budget import Budget
-from accelssl.train.checkpoint import Checkpoint
-from accelssl.train.config import TrainConfig
-from accelssl.train.config_file import config_text
-from accelssl.train.distributed import ALONE, Ranks, replicate, this_job
-from accelssl.train.environment import environment
-from accelssl.train.gradients.affordable import affordable
-from accelssl.train.gradients.decision import Decision, decision_of, schedule_of
-from accelssl.train.lock import LOCK
-from accelssl.train.objective import build
-from accelssl.train.optim import AdamW, adamw
-from accelssl.train.resuming import (
+from accelssl.shards.shard_set import ShardSet, open_shards
+from accelssl.train.checkpoints import checkpoint, retention
+from accelssl.train.checkpoints.checkpoint import Checkpoint
+from accelssl.train.checkpoints.lock import LOCK
+from accelssl.train.checkpoints.resuming import (
     Changes,
     Restart,
     changed_stream,
@@ -40,8 +32,16 @@ from accelssl.train.resuming import (
     stream_of,
     versions,
 )
-from accelssl.train.schedule import Schedule
-from accelssl.train.whole_file import write_whole
+from accelssl.train.config.budget import Budget
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.config_file import config_text
+from accelssl.train.config.schedule import Schedule
+from accelssl.train.gradients.decision import Decision, decision_of, schedule_of
+from accelssl.train.gradients.sample_size import affordable
+from accelssl.train.log.environment import environment
+from accelssl.train.objective import build
+from accelssl.train.optim.adamw import AdamW, adamw
+from accelssl.train.ranks.distributed import ALONE, Ranks, replicate, this_job
 
 CONFIG = "config.json"
 JOB = "job"
@@ -102,11 +102,11 @@ class Session:
     @property
     def shares_to_keep(self) -> list[float]:
         """The shares of the budget that have been reached, and whose checkpoint is to be kept."""
-        return keeping.passed(self.config.keep_at, self.kept_at, self.budget.progress)
+        return retention.passed(self.config.keep_at, self.kept_at, self.budget.progress)
 
     def save(self, run: Path) -> None:
         """Write a checkpoint of this moment, on rank 0: the others hold the same."""
-        also_as = keeping.names(self.step, self.config.keep_latest, self.shares_to_keep)
+        also_as = retention.names(self.step, self.config.keep_latest, self.shares_to_keep)
         self.kept_at = self.budget.progress
         if not self.ranks.is_main:
             return
@@ -128,7 +128,7 @@ class Session:
             ),
             also_as,
         )
-        keeping.remove_old(run, self.config.keep_latest)
+        retention.remove_old(run, self.config.keep_latest)
 
 
 def loader_options(

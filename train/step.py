@@ -12,11 +12,11 @@ from accelssl.model.batch_norm import GlobalBatchNorm1d
 from accelssl.model.gather import gather_detached, rank, world_size
 from accelssl.model.objective import Objective
 from accelssl.pipeline.loader import Batch, Tokens
-from accelssl.train.bf16_copies import Bf16Copies
-from accelssl.train.distributed import EAGER_STEPS
 from accelssl.train.graph_inputs import fill, places_like, shapes
-from accelssl.train.optim import AdamW
-from accelssl.train.streams import training_stream
+from accelssl.train.optim.adamw import AdamW
+from accelssl.train.optim.bf16_copies import Bf16Copies
+from accelssl.train.ranks.distributed import EAGER_STEPS
+from accelssl.train.ranks.streams import training_stream
 
 # Every stage of a schedule compiles the blocks anew, for its own number of tokens; torch gives up
 # after 8 by itself.

@@ -1,4 +1,4 @@
-"""How fast DALI decodes: the decoder of pipeline/dali.py, with a chosen share for the hardware."""
+"""Speed of DALI's decoder in pipeline/decode/dali.py, with a chosen share for the hardware."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from accelssl.errors import UserError
-from accelssl.pipeline.worker_pool import usable_cores
+from accelssl.shards.write.worker_pool import usable_cores
 
 try:
     import nvidia.dali.fn as fn

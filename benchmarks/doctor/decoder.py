@@ -10,11 +10,11 @@ from torch import Tensor
 
 from accelssl.benchmarks.doctor.finding import Context, Finding
 from accelssl.benchmarks.doctor.pictures import SHOWN, typical_jpegs, write_shown_set
-from accelssl.pipeline.compress.compression import BASE_SIDE, CHANNELS
 from accelssl.pipeline.compress.reference import IMAGENET_MEAN, IMAGENET_STD
-from accelssl.pipeline.shards import Split, open_shards
-from accelssl.pipeline.windows import central_windows
-from accelssl.pipeline.worker_pool import usable_cores
+from accelssl.pipeline.compression import BASE_SIDE, CHANNELS
+from accelssl.pipeline.draws.windows import central_windows
+from accelssl.shards.shard_set import Split, open_shards
+from accelssl.shards.write.worker_pool import usable_cores
 
 MOST_LEVELS = 2.3
 """Mean difference from Pillow in 8-bit levels.

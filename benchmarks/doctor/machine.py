@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from accelssl.benchmarks.doctor.finding import Context, Finding
-from accelssl.pipeline.worker_pool import usable_cores
+from accelssl.shards.write.worker_pool import usable_cores
 
 FEWEST_CORES = 4
 """Beside a GPU: below, the threads that read and decode cannot keep it busy."""

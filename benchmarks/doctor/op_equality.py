@@ -15,8 +15,8 @@ from torch import Tensor
 from accelssl.benchmarks.doctor.finding import Context, Finding
 from accelssl.pipeline import views
 from accelssl.pipeline.compress import op, reference
-from accelssl.pipeline.compress.augmentation import Column, augmentation
 from accelssl.pipeline.compress.op import Implementation
+from accelssl.pipeline.draws.augmentation import Column, augmentation
 
 SIZE, CROPS = 240, 8
 _SIDES_P = (30, 16, 48)

@@ -49,7 +49,7 @@ def check_dali_package(context: Context) -> Finding:
     wanted = _cuda_major() or max(DALI_PACKAGES)
     remedy = f'Install it with: pip install "accelssl[cu{wanted}]"'
     try:
-        import_module("accelssl.pipeline.dali")
+        import_module("accelssl.pipeline.decode.dali")
     except UserError as error:
         return Finding("DALI", "broken", error.what, remedy)
     if not installed:  # unpacked by hand, or by a build that leaves out who it is

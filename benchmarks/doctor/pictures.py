@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from accelssl.pipeline.imagenet import shard_images
+from accelssl.shards.write.shard_imagenet import shard_images
 
 SHOWN = 12
 _DISTINCT = 128

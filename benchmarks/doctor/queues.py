@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from accelssl.benchmarks.doctor.finding import Context, Finding
-from accelssl.pipeline import hardware_queues
-from accelssl.pipeline.hardware_queues import QUEUES, VARIABLE
+from accelssl.pipeline.decode import hardware_queues
+from accelssl.pipeline.decode.hardware_queues import QUEUES, VARIABLE
 
 FEW = 8
 """What CUDA gives where nobody asks for more."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from accelssl.benchmarks.doctor.finding import Context, Finding, mega
 from accelssl.errors import UserError
-from accelssl.pipeline.shards import open_shards
+from accelssl.shards.shard_set import open_shards
 
 READERS = 16
 IMAGE_BYTES = 100_000

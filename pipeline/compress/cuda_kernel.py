@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from accelssl.pipeline.compress.compression import TOKEN_VALUES
-from accelssl.pipeline.compress.nvrtc import (
+from accelssl.pipeline.compression import TOKEN_VALUES
+from accelssl.pipeline.cuda.nvrtc import (
     GRAY_THREADS,
     PARTS,
     CompilationFailed,

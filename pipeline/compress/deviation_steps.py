@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from accelssl.pipeline.compress.augmentation import Column
 from accelssl.pipeline.compress.reference import IMAGENET_MEAN, IMAGENET_STD
+from accelssl.pipeline.draws.augmentation import Column
 
 SIDE = 96
 WINDOW = [23, 23]  # a tenth of a 224 px crop, the papers' window

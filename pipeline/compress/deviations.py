@@ -16,11 +16,11 @@ from PIL import Image
 from torch import Tensor
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.augmentation import identity
-from accelssl.pipeline.compress.compression import BASE_SIDE, CHANNELS
 from accelssl.pipeline.compress.deviation_steps import STEPS, Step, sample_pictures
 from accelssl.pipeline.compress.op import Implementation, augment_patchify
 from accelssl.pipeline.compress.reference import IMAGENET_MEAN, IMAGENET_STD
+from accelssl.pipeline.compression import BASE_SIDE, CHANNELS
+from accelssl.pipeline.draws.augmentation import identity
 
 
 @dataclass(frozen=True)

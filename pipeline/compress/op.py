@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from accelssl.pipeline.compress import reference
-from accelssl.pipeline.compress.augmentation import Column
-from accelssl.pipeline.compress.compression import PATCH_SIDES, TOKEN_VALUES
+from accelssl.pipeline.compression import PATCH_SIDES, TOKEN_VALUES
+from accelssl.pipeline.draws.augmentation import Column
 from accelssl.switches import CHECK_INDICES, is_on
 
 Implementation = Literal["auto", "cuda", "triton", "torch"]
@@ -84,7 +84,7 @@ def _(
 def best(device: int, p: int, dtype: torch.dtype) -> Implementation:
     """The implementation that "auto" means on a GPU. Warns, once, of one that should work."""
     from accelssl.pipeline.compress import cuda_kernel
-    from accelssl.pipeline.compress.nvrtc import CompilationFailed
+    from accelssl.pipeline.cuda.nvrtc import CompilationFailed
 
     try:
         cuda_kernel.load(device, p, dtype)

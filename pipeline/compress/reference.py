@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accelssl.pipeline.compress.augmentation import JITTER_ORDERS, Column
 from accelssl.pipeline.compress.shrink import shrink_matrix
+from accelssl.pipeline.draws.augmentation import JITTER_ORDERS, Column
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from accelssl.pipeline.compress.compression import BASE_SIDE
+from accelssl.pipeline.compression import BASE_SIDE
 
 
 def interpolation(source: int, target: int) -> NDArray[np.float64]:

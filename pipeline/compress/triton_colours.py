@@ -8,8 +8,8 @@ r, g, b are tiles of one channel, float32; `row` points at a sample's parameters
 import triton
 import triton.language as tl
 
-from accelssl.pipeline.compress.augmentation import JITTER_OPS, JITTER_ORDERS, Column
 from accelssl.pipeline.compress.reference import GRAY_WEIGHTS, IMAGENET_MEAN
+from accelssl.pipeline.draws.augmentation import JITTER_OPS, JITTER_ORDERS, Column
 
 
 def _packed(position: int) -> int:

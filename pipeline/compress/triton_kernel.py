@@ -19,8 +19,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from accelssl.pipeline.compress.augmentation import Column
-from accelssl.pipeline.compress.compression import BASE_SIDE, TOKEN_VALUES
 from accelssl.pipeline.compress.reference import BLUR_RADIUS, IMAGENET_STD
 from accelssl.pipeline.compress.shrink import shrink_matrix
 from accelssl.pipeline.compress.triton_colours import (
@@ -29,6 +27,8 @@ from accelssl.pipeline.compress.triton_colours import (
     load_levels,
     solarized_and_centred,
 )
+from accelssl.pipeline.compression import BASE_SIDE, TOKEN_VALUES
+from accelssl.pipeline.draws.augmentation import Column
 
 PART_PIXELS, PART_WARPS = 2048, 8
 # By the width of the tiles: enough warps that no register is spilled on an sm_90.

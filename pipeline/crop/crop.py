@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accelssl.pipeline.compress.nvrtc import CompilationFailed
 from accelssl.pipeline.crop.definition import crop_image
 from accelssl.pipeline.crop.images import CHANNELS, Images
+from accelssl.pipeline.cuda.nvrtc import CompilationFailed
 
 SIZES = range(16, 513)
 """Sides of crops, in pixels."""

@@ -1,6 +1,6 @@
 """The crop's CUDA source, what it is compiled with, and the machine code."""
 
-from accelssl.pipeline.compress import nvrtc
+from accelssl.pipeline.cuda import nvrtc
 
 SOURCES = (
     "crop.cu",

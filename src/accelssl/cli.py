@@ -7,15 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from accelssl import (
-    evaluate_command,
-    gradient_commands,
-    machine_commands,
-    plan_commands,
-    run_commands,
-    shard_commands,
-    train_commands,
-)
+from accelssl.commands import evaluate, gradients, machine, plan, runs, shards, train
 from accelssl.errors import UserError
 from accelssl.grouped_help import WholeSentences
 from accelssl.switches import refuse_misfits
@@ -93,7 +85,7 @@ def _refuse(what: str, remedy: str) -> NoReturn:
 
 def _set_defaults_of_the_environment() -> None:
     """What must be set before torch is loaded; the user's own settings win."""
-    from accelssl.pipeline.hardware_queues import set_hardware_queues
+    from accelssl.pipeline.decode.hardware_queues import set_hardware_queues
 
     set_hardware_queues()
     # Threads that spin while they wait take the cores from decoding, and on a machine that does
@@ -101,10 +93,10 @@ def _set_defaults_of_the_environment() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-shard_commands.add_to(app)
-train_commands.add_to(app)
-evaluate_command.add_to(app)
-gradient_commands.add_to(app)
-run_commands.add_to(app)
-plan_commands.add_to(app)
-machine_commands.add_to(app)
+shards.add_to(app)
+train.add_to(app)
+evaluate.add_to(app)
+gradients.add_to(app)
+runs.add_to(app)
+plan.add_to(app)
+machine.add_to(app)

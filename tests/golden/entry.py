@@ -16,13 +16,13 @@ from timm.models import register_model
 from torch import nn
 
 from accelssl import cli
-from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.compress.op import augment_patchify
-from accelssl.pipeline.draws import Draws
-from accelssl.pipeline.order import Plan, Position, epoch_order
-from accelssl.train.config_file import read_config
-from accelssl.train.history import read_history
-from accelssl.train.schedule import Stage, read_schedule
+from accelssl.pipeline.compression import Compression
+from accelssl.pipeline.draws.draws import Draws
+from accelssl.pipeline.draws.order import Plan, Position, epoch_order
+from accelssl.train.config.config_file import read_config
+from accelssl.train.config.schedule import Stage, read_schedule
+from accelssl.train.report.history import read_history
 from accelssl.train.session import run_views
 
 __all__ = ["Compression", "Stage", "read_config", "read_history", "read_schedule"]

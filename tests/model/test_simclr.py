@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from accelssl.model.heads import ProjectionHead
 from accelssl.model.simclr import SimCLR, nt_xent
-from accelssl.train.bf16_copies import Bf16Copies
+from accelssl.train.optim.bf16_copies import Bf16Copies
 from tests import small_vit
 
 TINY = "vit_tiny_patch16_224"

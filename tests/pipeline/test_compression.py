@@ -1,7 +1,7 @@
 import pytest
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import PATCH_SIDES, Compression
+from accelssl.pipeline.compression import PATCH_SIDES, Compression
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from accelssl.pipeline import views
-from accelssl.pipeline.compress.augmentation import augmentation
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.pipeline.compress.drops import kept_patches
 from accelssl.pipeline.compress.op import augment_patchify
+from accelssl.pipeline.compression import Compression
+from accelssl.pipeline.draws.augmentation import augmentation
+from accelssl.pipeline.draws.drops import kept_patches
 from accelssl.pipeline.loader import Loader, LoaderOptions
-from accelssl.pipeline.shards import ShardSet
 from accelssl.pipeline.views import View
+from accelssl.shards.shard_set import ShardSet
 
 pytestmark = pytest.mark.gpu
 CPU = LoaderOptions(batch=8, seed=3, device=torch.device("cpu"))

@@ -11,18 +11,18 @@ from PIL import Image
 
 from accelssl.errors import UserError
 from accelssl.pipeline import views
-from accelssl.pipeline.compress.augmentation import identity
-from accelssl.pipeline.compress.compression import Compression
 from accelssl.pipeline.compress.reference import augment
-from accelssl.pipeline.dali import CropStream
-from accelssl.pipeline.decoding import Decoding
-from accelssl.pipeline.draws import Drawn
+from accelssl.pipeline.compression import Compression
+from accelssl.pipeline.decode.dali import CropStream
+from accelssl.pipeline.decode.decoding import Decoding
+from accelssl.pipeline.draws.augmentation import identity
+from accelssl.pipeline.draws.draws import Drawn
+from accelssl.pipeline.draws.order import Position, sequential_plans
+from accelssl.pipeline.draws.windows import random_windows
 from accelssl.pipeline.evaluation import evaluation_batches
-from accelssl.pipeline.feed import Encoded, EncodedBatches
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions
-from accelssl.pipeline.order import Position, sequential_plans
-from accelssl.pipeline.shards import ShardSet, Split
-from accelssl.pipeline.windows import random_windows
+from accelssl.pipeline.read.feed import Encoded, EncodedBatches
+from accelssl.shards.shard_set import ShardSet, Split
 
 CPU = torch.device("cpu")
 OPTIONS = LoaderOptions(batch=8, seed=3, device=CPU)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from accelssl.pipeline.order import Plan, Position, batches_per_epoch, epoch_order, plans
+from accelssl.pipeline.draws.order import Plan, Position, batches_per_epoch, epoch_order, plans
 
 WORLDS = (1, 2, 3, 8)
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.config import TrainConfig
-from accelssl.train.schedule import constant
+from accelssl.pipeline.compression import Compression
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.schedule import constant
 from tests import small_vit
 
 CPU = torch.device("cpu")

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from accelssl import cli
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.pipeline.shards import ShardSet
-from accelssl.train.budget import Budget, format_units, parse_units, steps_bought
-from accelssl.train.config import TrainConfig
-from accelssl.train.lock import exclusive
-from accelssl.train.outline import outline
-from accelssl.train.schedule import Schedule, Stage, constant
+from accelssl.pipeline.compression import Compression
+from accelssl.shards.shard_set import ShardSet
+from accelssl.train.checkpoints.lock import exclusive
+from accelssl.train.config.budget import Budget, format_units, parse_units, steps_bought
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.schedule import Schedule, Stage, constant
+from accelssl.train.log.run_text import outline
 from accelssl.train.session import start
 from tests.train.any_run import CPU, config_on
-from tests.train.run_log import lines
+from tests.train.log.run_log import lines
 
 TINY = "--model vit_tiny_patch16_224 --batch 8 --head-hidden 16 --threads 1 --device cpu"
 
@@ -106,7 +106,7 @@ def test_before_uncompressed_steps_are_timed_it_is_said_and_else_it_is_not(
 ) -> None:
     said_before: list[str] = []
     monkeypatch.setattr(
-        "accelssl.train.running.measure_baseline",
+        "accelssl.train.run.measure_baseline",
         lambda *_: said_before.append(" ".join(capsys.readouterr().err.split())),
     )
     words = ("train", TINY, "--data", shard_dir, "--out", tmp_path / "run", "--budget 5 --patch 48")
@@ -117,7 +117,7 @@ def test_before_uncompressed_steps_are_timed_it_is_said_and_else_it_is_not(
     assert all(f"{announced}; accelssl train --no-baseline" in each for each in said_before)
 
 
-@pytest.mark.parametrize("what", ["running.write_report", "baseline._rate"])
+@pytest.mark.parametrize("what", ["run.write_report", "report.baseline._rate"])
 def test_interrupted_once_it_is_over_a_run_is_complete_and_says_what_is_missing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -131,7 +131,7 @@ def test_interrupted_once_it_is_over_a_run_is_complete_and_says_what_is_missing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(f"accelssl.train.{what}", interrupted)
-    run, has_report = tmp_path / "run", what == "baseline._rate"
+    run, has_report = tmp_path / "run", what == "report.baseline._rate"
     baseline = "" if has_report else "--no-baseline"
     words = ("train", TINY, "--data", shard_dir, "--out", run, "--budget 5 --patch 48", baseline)
     code, said = accelssl(capsys, *words)

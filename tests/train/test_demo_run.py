@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from accelssl.errors import UserError
-from accelssl.pipeline.demo import write_demo_pictures
+from accelssl.shards.write.demo_photographs import write_demo_pictures
 from accelssl.train import demo
 
 pytest.importorskip("skimage")
@@ -15,7 +15,7 @@ pytest.importorskip("sklearn")
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     few = partial(write_demo_pictures, train_tiles=4, val_tiles=2)
     monkeypatch.setattr(demo, "write_demo_pictures", few)
-    monkeypatch.setattr("accelssl.train.baseline.ENOUGH_S", 0.0)
+    monkeypatch.setattr("accelssl.train.report.baseline.ENOUGH_S", 0.0)
 
 
 @pytest.mark.slow

@@ -13,22 +13,23 @@ import torch
 from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.model.dino import DINO
-from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.loader import Batch, Tokens
-from accelssl.train import checkpoint, recipes
-from accelssl.train.config import TrainConfig
-from accelssl.train.config_file import read_config
+from accelssl.train.checkpoints import checkpoint
+from accelssl.train.config import recipes
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.config_file import read_config
+from accelssl.train.config.schedule import Schedule, Stage, constant
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.loop import step_of, train
 from accelssl.train.objective import build
-from accelssl.train.optim import adamw
-from accelssl.train.schedule import Schedule, Stage, constant
-from accelssl.train.seen import save_pictures
+from accelssl.train.optim.adamw import adamw
+from accelssl.train.report.sample_crops import save_pictures
 from accelssl.train.session import resume, start
 from accelssl.train.step import Step
 from tests import small_vit
-from tests.train.run_log import lines, losses
-from tests.train.stopping import stop_before_step
+from tests.train.checkpoints.stopping import stop_before_step
+from tests.train.log.run_log import lines, losses
 
 CPU = torch.device("cpu")
 STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.5))))

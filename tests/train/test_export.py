@@ -16,11 +16,11 @@ from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.pipeline.evaluation import evaluation_batches
 from accelssl.pipeline.loader import LoaderOptions
-from accelssl.pipeline.shards import ShardSet
+from accelssl.shards.shard_set import ShardSet
+from accelssl.train.config.method import ALGORITHMS
 from accelssl.train.evaluate.backbone import open_backbone
 from accelssl.train.export import export_encoder
 from accelssl.train.loop import train
-from accelssl.train.method import ALGORITHMS
 from accelssl.train.session import Session, start
 from tests.train.any_run import CPU, config_on
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from accelssl.errors import UserError
-from accelssl.train import checkpoint, loop
+from accelssl.train import loop
+from accelssl.train.checkpoints import checkpoint
 from accelssl.train.session import start
 from tests.train.any_run import CPU, config_on
-from tests.train.run_log import lines
+from tests.train.log.run_log import lines
 
 
 def test_a_network_whose_features_are_lost_ends_the_run_as_a_lost_loss_does(

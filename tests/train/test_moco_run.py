@@ -11,24 +11,25 @@ import torch
 
 from accelssl import cli
 from accelssl.errors import UserError
-from accelssl.model.key import momentum_at
+from accelssl.model.ema import momentum_at
 from accelssl.model.moco import MoCo
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.train import checkpoint, recipes
-from accelssl.train.baseline import measure_baseline
-from accelssl.train.config import TrainConfig
-from accelssl.train.config_file import read_config
+from accelssl.pipeline.compression import Compression
+from accelssl.train.checkpoints import checkpoint
+from accelssl.train.config import recipes
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.config_file import read_config
+from accelssl.train.config.method import ALGORITHMS
+from accelssl.train.config.schedule import Schedule, Stage, constant
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.loop import train
-from accelssl.train.method import ALGORITHMS
 from accelssl.train.objective import build
-from accelssl.train.report import write_report
-from accelssl.train.schedule import Schedule, Stage, constant
-from accelssl.train.seen import save_pictures
+from accelssl.train.report.baseline import measure_baseline
+from accelssl.train.report.report import write_report
+from accelssl.train.report.sample_crops import save_pictures
 from accelssl.train.session import resume, start
 from tests import small_vit
-from tests.train.run_log import lines, losses
-from tests.train.stopping import stop_before_step
+from tests.train.checkpoints.stopping import stop_before_step
+from tests.train.log.run_log import lines, losses
 
 CPU = torch.device("cpu")
 STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.5))))
@@ -141,7 +142,7 @@ def test_the_query_encoder_is_what_is_evaluated_and_the_baseline_has_whole_views
     train(session, run)
     scores = evaluate_run(run, None, CPU, show=False)
     assert scores["trained"] != scores["untrained"] and scores["queries"] == 20
-    monkeypatch.setattr("accelssl.train.baseline.ENOUGH_S", 0.0)
+    monkeypatch.setattr("accelssl.train.report.baseline.ENOUGH_S", 0.0)
     measure_baseline(session, run)
     assert "half of MoCo-v3" in write_report(run).read_text()
     (line,) = lines(run, "baseline")

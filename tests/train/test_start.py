@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from accelssl.errors import UserError
-from accelssl.train.config_file import read_config
-from accelssl.train.distributed import Ranks
-from accelssl.train.lock import exclusive
-from accelssl.train.running import is_started_anew
+from accelssl.files import write_whole
+from accelssl.train.checkpoints.lock import exclusive
+from accelssl.train.config.config_file import read_config
+from accelssl.train.ranks.distributed import Ranks
+from accelssl.train.run import is_started_anew
 from accelssl.train.session import CONFIG, ENVIRONMENT, JOB, start
-from accelssl.train.whole_file import write_whole
 from tests.train.any_run import CPU, config_on
 
 

@@ -10,7 +10,7 @@ from accelssl.model.moco import MoCo
 from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
 from accelssl.pipeline.loader import Batch, Tokens
-from accelssl.train.optim import AdamW, adamw
+from accelssl.train.optim.adamw import AdamW, adamw
 from accelssl.train.step import Step
 
 gpu = pytest.mark.gpu

@@ -15,25 +15,25 @@ import pytest
 import torch
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.pipeline.imagenet import shard_images
-from accelssl.pipeline.shards import ShardSet
-from accelssl.train import checkpoint
-from accelssl.train.baseline import measure_baseline
-from accelssl.train.config import TrainConfig
-from accelssl.train.config_file import read_config
+from accelssl.pipeline.compression import Compression
+from accelssl.shards.shard_set import ShardSet
+from accelssl.shards.write.shard_imagenet import shard_images
+from accelssl.train.checkpoints import checkpoint
+from accelssl.train.checkpoints.lock import exclusive
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.config_file import read_config
+from accelssl.train.config.schedule import Schedule, Stage, constant
 from accelssl.train.evaluate.results import read_results
 from accelssl.train.evaluate.run import evaluate_run
-from accelssl.train.lock import exclusive
 from accelssl.train.loop import step_of, train
 from accelssl.train.objective import build
-from accelssl.train.report import write_report
-from accelssl.train.schedule import Schedule, Stage, constant
-from accelssl.train.seen import save_pictures
+from accelssl.train.report.baseline import measure_baseline
+from accelssl.train.report.report import write_report
+from accelssl.train.report.sample_crops import save_pictures
 from accelssl.train.session import Session, resume, start
 from tests import small_vit
-from tests.train.run_log import lines, losses
-from tests.train.stopping import terminate
+from tests.train.checkpoints.stopping import terminate
+from tests.train.log.run_log import lines, losses
 
 CPU = torch.device("cpu")
 STAGES = Schedule((Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(40, 0.0))))
@@ -154,7 +154,8 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(config: TrainConfig, tmp_p
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from accelssl.train.lock import exclusive\n"
+    code = "import sys; from pathlib import Path\n"
+    code += "from accelssl.train.checkpoints.lock import exclusive\n"
     code += "with exclusive(Path(sys.argv[1])): print('held')"
     other = [sys.executable, "-c", code, str(tmp_path)]
     with exclusive(tmp_path):
@@ -294,7 +295,7 @@ def test_the_baseline_is_measured_uncompressed(
     run = tmp_path / "run"
     session = start(replace(config, budget=10.0), run, CPU)
     train(session, run)
-    monkeypatch.setattr("accelssl.train.baseline.ENOUGH_S", 0.0)
+    monkeypatch.setattr("accelssl.train.report.baseline.ENOUGH_S", 0.0)
     measure_baseline(session, run)
     (line,) = lines(run, "baseline")
     assert line["images_per_s"] > 0
@@ -317,10 +318,10 @@ def test_a_baseline_that_does_not_fit_the_memory_is_left_out(
 
     run = tmp_path / "run"
     session = start(config, run, CPU)
-    monkeypatch.setattr("accelssl.train.baseline._rate", no_room)
+    monkeypatch.setattr("accelssl.train.report.baseline._rate", no_room)
     measure_baseline(session, run)
     assert not (run / "log.jsonl").exists()
-    monkeypatch.setattr("accelssl.train.baseline._rate", breaks)
+    monkeypatch.setattr("accelssl.train.report.baseline._rate", breaks)
     with pytest.raises(RuntimeError, match="mat1"):
         measure_baseline(session, run)
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from accelssl.errors import UserError
 from accelssl.model.tokens import Tokens
-from accelssl.pipeline.compress.compression import BASE_SIDE, CHANNELS
 from accelssl.pipeline.compress.reference import IMAGENET_MEAN, IMAGENET_STD
+from accelssl.pipeline.compression import BASE_SIDE, CHANNELS
 from accelssl.pipeline.evaluation import EVALUATION_SIZE
-from accelssl.train import checkpoint, resuming
-from accelssl.train.config import TrainConfig
-from accelssl.train.config_file import read_config
+from accelssl.train.checkpoints import checkpoint, resuming
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.config_file import read_config
 from accelssl.train.evaluate.weights import load_weights, one_line, read_metadata, read_weights
 from accelssl.train.objective import build
 

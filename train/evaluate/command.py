@@ -11,7 +11,6 @@ import torch
 from accelssl.errors import UserError
 from accelssl.option_names import option_of
 from accelssl.train.device import pick_device
-from accelssl.train.distributed import device_of, joined, read_ranks
 from accelssl.train.evaluate.block_features import probe_features, reset_last_norm
 from accelssl.train.evaluate.linear import linear_scores
 from accelssl.train.evaluate.linear_presets import LinearSettings, linear_preset, parse_rates
@@ -20,7 +19,8 @@ from accelssl.train.evaluate.results import NAME as EVALUATION
 from accelssl.train.evaluate.run import evaluate_neighbours
 from accelssl.train.evaluate.subject import Subject, open_subject
 from accelssl.train.evaluate.tables import score_table
-from accelssl.train.report import write_report
+from accelssl.train.ranks.distributed import device_of, joined, read_ranks
+from accelssl.train.report.report import write_report
 
 PROTOCOLS = ("nn", "linear", "finetune")
 # The protocols that an option is for; the others are for all.

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from accelssl.errors import UserError
 from accelssl.model.vit import Encoder
-from accelssl.pipeline.compress.compression import UNCOMPRESSED
+from accelssl.pipeline.compression import UNCOMPRESSED
 from accelssl.pipeline.evaluation import EVALUATION_SIZE, evaluation_batches
 from accelssl.pipeline.loader import Loader, LoaderOptions, Tokens
-from accelssl.pipeline.shards import Split
 from accelssl.pipeline.views import View
-from accelssl.telling import told
-from accelssl.train.config import TrainConfig
+from accelssl.progress_lines import told
+from accelssl.shards.shard_set import Split
+from accelssl.train.config.config import TrainConfig
 
 PIXEL_BLOCK = 8
 # The crops a linear classifier is trained on: cut and flipped as in pretraining, colours as is.

@@ -14,9 +14,9 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from accelssl.errors import UserError
-from accelssl.pipeline.shards import ShardSet
-from accelssl.pipeline.worker_pool import usable_cores
-from accelssl.train.distributed import ALONE, Ranks, Votes, read_ranks
+from accelssl.shards.shard_set import ShardSet
+from accelssl.shards.write.worker_pool import usable_cores
+from accelssl.train.checkpoints.lock import exclusive
 from accelssl.train.evaluate import finetune_state
 from accelssl.train.evaluate.backbone import Pictures
 from accelssl.train.evaluate.finetune_data import (
@@ -30,8 +30,8 @@ from accelssl.train.evaluate.finetune_network import fingerprint, make_of
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 from accelssl.train.evaluate.finetune_state import FinetuneState
 from accelssl.train.evaluate.finetune_step import Trainee, begin, count_right, train_step
-from accelssl.train.interrupt import interruption
-from accelssl.train.lock import exclusive
+from accelssl.train.ranks.distributed import ALONE, Ranks, Votes, read_ranks
+from accelssl.train.ranks.interrupt import interruption
 
 
 def finetune(

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from accelssl.errors import UserError
-from accelssl.pipeline.shards import ShardSet, Split, open_shards
-from accelssl.pipeline.windows import CENTRE, SHORT_SIDE
+from accelssl.pipeline.draws.windows import CENTRE, SHORT_SIDE
+from accelssl.shards.shard_set import ShardSet, Split, open_shards
 from accelssl.train.evaluate.backbone import Pictures
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 

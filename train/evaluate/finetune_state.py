@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
+from accelssl.files import whole_file
 from accelssl.option_names import option_of
-from accelssl.train.checkpoint import refuse_damage
-from accelssl.train.whole_file import whole_file
+from accelssl.train.checkpoints.checkpoint import refuse_damage
 
 FORMAT = 1
 NAME = "checkpoint.pt"

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from accelssl.errors import UserError
-from accelssl.train.distributed import Ranks
 from accelssl.train.evaluate.finetune_data import Batch, Purpose, seed_draws
 from accelssl.train.evaluate.finetune_network import LearningRate, adamw_by_layer, classifier
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 from accelssl.train.evaluate.finetune_state import FinetuneState
+from accelssl.train.ranks.distributed import Ranks
 
 GUESSES = 5
 

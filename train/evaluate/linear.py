@@ -8,8 +8,8 @@ import torch
 
 from accelssl.errors import UserError
 from accelssl.pipeline.loader import LoaderOptions
-from accelssl.pipeline.shards import ShardSet
-from accelssl.telling import told
+from accelssl.progress_lines import told
+from accelssl.shards.shard_set import ShardSet
 from accelssl.train.evaluate.features import (
     Extract,
     Labelled,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from accelssl.errors import UserError
 from accelssl.pipeline.loader import LoaderOptions
-from accelssl.pipeline.shards import ShardSet
+from accelssl.shards.shard_set import ShardSet
 from accelssl.train.evaluate.features import Extract, features
 
 KNN = 20

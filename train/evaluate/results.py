@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 
 from accelssl.errors import UserError
+from accelssl.files import write_whole
+from accelssl.json_text import parsed
 from accelssl.train.evaluate.result_settings import Result, changes, settings_of
-from accelssl.train.json_text import parsed
-from accelssl.train.whole_file import write_whole
 
 NAME = "evaluation.json"
 NEAREST = "nn"

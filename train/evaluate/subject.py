@@ -9,10 +9,10 @@ import torch
 
 from accelssl.errors import UserError
 from accelssl.pipeline.loader import LoaderOptions
-from accelssl.pipeline.shards import ShardSet, open_shards
-from accelssl.pipeline.worker_pool import usable_cores
-from accelssl.train import checkpoint
-from accelssl.train.config_file import read_config
+from accelssl.shards.shard_set import ShardSet, open_shards
+from accelssl.shards.write.worker_pool import usable_cores
+from accelssl.train.checkpoints import checkpoint
+from accelssl.train.config.config_file import read_config
 from accelssl.train.evaluate.backbone import Backbone, open_backbone, untrained
 from accelssl.train.evaluate.features import evaluation_batch, evaluation_options
 from accelssl.train.evaluate.neighbours import refuse_unjudgeable

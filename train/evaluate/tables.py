@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from accelssl.pipeline.counted import counted
+from accelssl.formats import duration
+from accelssl.text import counted
 from accelssl.train.evaluate.linear_presets import CENTRAL, FRESH
-from accelssl.train.formats import duration
 
 NAMES = ("trained", "untrained", "pixels")
 

@@ -11,7 +11,7 @@ from timm.models import load_state_dict
 from torch import Tensor, nn
 
 from accelssl.errors import UserError
-from accelssl.train.checkpoint import refuse_damage
+from accelssl.train.checkpoints.checkpoint import refuse_damage
 
 Weights = dict[str, Tensor]
 _COUNTER = "num_batches_tracked"  # of batch norms: features do not depend on it

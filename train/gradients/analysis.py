@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.loader import Loader
 from accelssl.train.gradients.estimator import GROUPS, Floats, Norms, Sums
 from accelssl.train.gradients.gradient import Gradient

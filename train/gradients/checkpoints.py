@@ -6,10 +6,10 @@ from pathlib import Path
 
 from accelssl.errors import UserError
 from accelssl.model.objective import Objective
-from accelssl.train import checkpoint, keeping
-from accelssl.train.config import TrainConfig
+from accelssl.train.checkpoints import checkpoint, retention
+from accelssl.train.checkpoints.resuming import load_weights, refuse_another_network
+from accelssl.train.config.config import TrainConfig
 from accelssl.train.objective import build
-from accelssl.train.resuming import load_weights, refuse_another_network
 
 NEAR = 0.02
 """How far from a share the progress of a checkpoint may be that was not kept for it."""
@@ -62,7 +62,7 @@ def _kept(run: Path, config: TrainConfig) -> list[Kept]:
 
 
 def _nearest(share: float, there: list[Kept], run: Path) -> Kept:
-    (own,) = keeping.names(0, 0, [share])
+    (own,) = retention.names(0, 0, [share])
     nearest = min(there, key=lambda kept: (kept.name != own, abs(kept.progress - share)))
     if nearest.name != own and abs(nearest.progress - share) > NEAR:
         shares = sorted({f"{kept.progress:.3f}" for kept in there})

@@ -13,10 +13,10 @@ from math import log
 from statistics import fmean
 from typing import Any, Literal, get_args
 
-from accelssl.pipeline.compress.compression import Compression
+from accelssl.pipeline.compression import Compression
+from accelssl.train.config.schedule import Schedule, Stage
 from accelssl.train.gradients.estimator import excess
 from accelssl.train.gradients.record import CellRecord, Facts, Record, StageRecord
-from accelssl.train.schedule import Schedule, Stage
 
 Between = Literal["steps", "interpolated"]
 BETWEEN: tuple[Between, ...] = get_args(Between)

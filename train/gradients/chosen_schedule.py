@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from accelssl.errors import UserError
-from accelssl.train import checkpoint
-from accelssl.train.budget import steps_bought
-from accelssl.train.config import TrainConfig
+from accelssl.train.checkpoints import checkpoint
+from accelssl.train.config.budget import steps_bought
+from accelssl.train.config.config import TrainConfig
 from accelssl.train.gradients.choose import schedule_json
 from accelssl.train.gradients.decision import Decision, decision_of, schedule_of
 from accelssl.train.gradients.record import Facts, Record, made_now, write_readable

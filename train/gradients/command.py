@@ -12,16 +12,17 @@ import torch
 from rich.progress import Progress
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression, sizes_near
+from accelssl.formats import duration
+from accelssl.pipeline.compression import UNCOMPRESSED, Compression, sizes_near
 from accelssl.pipeline.loader import Loader
-from accelssl.pipeline.shards import ShardSet, open_shards
-from accelssl.train.auto import compared_by
-from accelssl.train.budget import as_option, format_units, parse_units
-from accelssl.train.config import TrainConfig
-from accelssl.train.config_file import read_config
+from accelssl.shards.shard_set import ShardSet, open_shards
+from accelssl.train.config.auto import compared_by
+from accelssl.train.config.budget import as_option, format_units, parse_units
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.config_file import read_config
+from accelssl.train.config.number_lists import read_numbers
+from accelssl.train.config.schedule import Stage
 from accelssl.train.device import pick_device
-from accelssl.train.distributed import Ranks, device_of, read_ranks
-from accelssl.train.formats import duration
 from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
 from accelssl.train.gradients.checkpoints import Kept, digest_of, kept_at, objective_at
 from accelssl.train.gradients.estimator import ESTIMATORS, FEWEST
@@ -43,11 +44,10 @@ from accelssl.train.gradients.record import (
     read_record,
     refuse_other_facts,
 )
-from accelssl.train.number_lists import read_numbers
+from accelssl.train.log.progress import Terminal
 from accelssl.train.precision import pick_precision
-from accelssl.train.schedule import Stage
+from accelssl.train.ranks.distributed import Ranks, device_of, read_ranks
 from accelssl.train.session import CONFIG, loader_options, run_views
-from accelssl.train.watchers import Terminal
 
 NEGATIVES = ("subbatch", "bank")
 

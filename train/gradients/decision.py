@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.budget import format_units
-from accelssl.train.formats import duration
+from accelssl.formats import duration
+from accelssl.pipeline.compression import Compression
+from accelssl.train.config.budget import format_units
+from accelssl.train.config.schedule import Schedule
 from accelssl.train.gradients.choose import best_of, joined, ties_of
 from accelssl.train.gradients.record import CellRecord, StageRecord, stage_of
-from accelssl.train.schedule import Schedule
 
 
 @dataclass(frozen=True)

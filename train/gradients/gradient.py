@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from accelssl.model.key import MovingAverage
+from accelssl.model.ema import MovingAverage
 from accelssl.model.objective import Objective
 from accelssl.model.tokens import Tokens
 from accelssl.train.gradients.replay import Replays

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from accelssl.errors import UserError
-from accelssl.pipeline.compress.compression import UNCOMPRESSED, Compression, fitting_sides
-from accelssl.train.config import TrainConfig
-from accelssl.train.number_lists import listed
-from accelssl.train.schedule import Stage
+from accelssl.pipeline.compression import UNCOMPRESSED, Compression, fitting_sides
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.number_lists import listed
+from accelssl.train.config.schedule import Stage
 
 DROPS = (0.0, 0.25, 0.5, 0.75, 0.9)
 SHARES: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)

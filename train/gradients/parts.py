@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accelssl.train.distributed import ALONE, Ranks
+from accelssl.train.ranks.distributed import ALONE, Ranks
 
 CPU = torch.device("cpu")
 

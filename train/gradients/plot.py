@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from accelssl.errors import UserError
-from accelssl.train import page
-from accelssl.train.figures import INK, MUTED
+from accelssl.files import refuse_existing
 from accelssl.train.gradients.choose import chosen_cells
 from accelssl.train.gradients.record import CellRecord, Record, StageRecord, read_record
-from accelssl.train.whole_file import refuse_existing
+from accelssl.train.report import page
+from accelssl.train.report.figures import INK, MUTED
 
 PANELS = {"CA-MSE": "ca_mse", "squared bias": "bias2", "cost-adjusted variance": "variance"}
 _CELL_IN = 0.55

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from accelssl.errors import UserError
+from accelssl.files import whole_file
+from accelssl.json_text import parsed
 from accelssl.option_names import option_of
-from accelssl.pipeline.compress.compression import Compression
-from accelssl.train.config import TrainConfig
+from accelssl.pipeline.compression import Compression
+from accelssl.train.config.config import TrainConfig
 from accelssl.train.gradients.estimator import Estimate, Interval, Method, Sums, estimate
 from accelssl.train.gradients.grid import Item, cost_of
-from accelssl.train.json_text import parsed
-from accelssl.train.whole_file import whole_file
 
 FORMAT = 1
 FIGURES = ("ca_mse", "bias2", "variance")

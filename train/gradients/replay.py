@@ -12,7 +12,7 @@ from torch import Tensor
 
 from accelssl.model.tokens import Tokens
 from accelssl.train.graph_inputs import fill, places_like, shapes
-from accelssl.train.streams import training_stream
+from accelssl.train.ranks.streams import training_stream
 
 Bank = tuple[Tensor, ...]
 Compute = Callable[[Sequence[Tokens], Bank], Tensor]

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from accelssl.errors import UserError
-from accelssl.train.budget import parse_units, steps_bought
+from accelssl.files import refuse_existing
+from accelssl.train.config.budget import parse_units, steps_bought
 from accelssl.train.gradients.choose import (
     BETWEEN,
     chosen_cells,
@@ -12,7 +13,6 @@ from accelssl.train.gradients.choose import (
     ties_of,
 )
 from accelssl.train.gradients.record import Record, read_record, write_readable
-from accelssl.train.whole_file import refuse_existing
 
 
 def plan_schedule(

@@ -1,0 +1,1 @@
+"""The fused op against the bandwidth of the device and against other implementations."""

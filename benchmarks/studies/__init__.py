@@ -1,0 +1,1 @@
+"""Scripts behind single result pages."""

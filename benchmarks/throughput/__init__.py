@@ -1,0 +1,1 @@
+"""Speed of each part of training alone and of all parts together."""

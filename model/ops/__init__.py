@@ -1,0 +1,1 @@
+"""Fused kernels, each beside its torch twin."""

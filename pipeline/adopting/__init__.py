@@ -1,1 +1,0 @@
-"""The parts of the job that adopts tars of others: see accelssl.pipeline.adopt."""

@@ -1,0 +1,1 @@
+"""Run-time compilation and launching of CUDA kernels."""

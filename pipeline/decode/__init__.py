@@ -1,0 +1,1 @@
+"""DALI decoding, and the streams and hardware queues that decoding uses."""

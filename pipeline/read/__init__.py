@@ -1,0 +1,1 @@
+"""Reader threads and processes: encoded images, read ahead in the planned order."""

@@ -1,0 +1,85 @@
+"""Reads the samples of a batch into one piece of memory, and says where in it they lie.
+
+Shapes: N samples of the batch.
+"""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelssl.errors import UserError
+from accelssl.shards.images.jpeg_header import SOI, jpeg_size
+from accelssl.shards.shard_set import Split
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Extents:
+    """Where in a batch's memory its JPEGs lie, and what else is known of the samples.
+
+    sizes_N2: (height, width) in pixels.
+    """
+
+    begin_N: Int64
+    size_bytes_N: Int64
+    labels_N: Int64
+    sizes_N2: Int64
+
+
+class BatchReader:
+    """Reads batches of `split`, from any number of threads."""
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        # Once an image was read its size is known: 8 bytes a sample spare reading headers again.
+        self._sizes_N2 = np.zeros((len(split), 2), dtype=np.int32)
+        # A read from an object store is a wait, not work: many at a time, also within a batch.
+        at_a_time = split.storage.parallel_reads
+        self._pool = ThreadPoolExecutor(at_a_time) if at_a_time > 1 else None
+
+    def read(self, samples_N: Int64, memory: memoryview) -> Extents:
+        """Fills `memory`, which has at least `room_bytes(samples_N)`.
+
+        Raises UserError naming shard and key when an image cannot be read or is no JPEG.
+        """
+        split, samples = self._split, samples_N.tolist()
+        ends_N = np.cumsum(split.room_bytes[samples_N])
+        starts_N = ends_N - split.room_bytes[samples_N]
+        bounds = zip(starts_N.tolist(), ends_N.tolist(), strict=True)
+        rooms = [memory[start:end] for start, end in bounds]
+        reads: Callable[..., Iterable[Any]] = self._pool.map if self._pool else map
+        labels = []
+        for sample, (image, label) in zip(
+            samples, reads(split.read_into, samples, rooms), strict=True
+        ):
+            labels.append(label)
+            # DALI's process dies of some bytes that are no JPEG at all, so every read is looked at.
+            if image[:2] != SOI or not self._sizes_N2[sample, 0]:
+                self._sizes_N2[sample] = self._size(sample, image)
+        return Extents(
+            starts_N + split.image_in_room[samples_N],
+            split.image_size_bytes[samples_N],
+            np.array(labels, dtype=np.int64),
+            self._sizes_N2[samples_N].astype(np.int64),
+        )
+
+    def room_bytes(self, samples_N: Int64) -> int:
+        return int(self._split.room_bytes[samples_N].sum())
+
+    def close(self, *, waits: bool = True) -> None:
+        if self._pool:
+            self._pool.shutdown(wait=waits, cancel_futures=True)
+
+    def _size(self, sample: int, image: memoryview) -> tuple[int, int]:
+        try:
+            return jpeg_size(image)
+        except ValueError:
+            raise UserError(
+                f"{self._split.describe(sample)} is not a JPEG image.",
+                "Write the set anew with accelssl shard-imagenet, which verifies every image.",
+            ) from None

@@ -1,1 +1,0 @@
-"""The parts of the job that writes a shard set: see accelssl.pipeline.imagenet."""

@@ -1,0 +1,158 @@
+"""Opens a source of labelled images, whatever it is packed as."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from accelssl.shards.sources.checks import (
+    refuse_bad_val,
+    refuse_empty_classes,
+    refuse_unknown_classes,
+    refuse_validation_as_train,
+)
+from accelssl.shards.sources.completeness import what_is_missing
+from accelssl.shards.sources.devkit import read_devkit, refuse_short_truth
+from accelssl.shards.sources.gathering import Gathering
+from accelssl.shards.sources.label_votes import Evidence
+from accelssl.shards.sources.layout import Layout, Part, find_layout
+from accelssl.shards.sources.listing import Listing
+from accelssl.shards.sources.selection import Selection, refuse_missing
+from accelssl.shards.sources.source import SPLITS, Ignored, Source
+from accelssl.shards.sources.walk_folder import walk_folder
+from accelssl.shards.sources.walk_tar import walk_tar
+from accelssl.shards.sources.walk_webdataset import (
+    SampleClasses,
+    holds_samples,
+    walk_webdataset,
+)
+
+_REPORT_EVERY = 1000
+_ALL = Selection()
+
+
+def open_source(
+    source: Path,
+    *,
+    val: Path | None = None,
+    devkit: Path | None = None,
+    selection: Selection = _ALL,
+    on_listed: Callable[[int], None] | None = None,
+) -> Source:
+    """List the images of a source, sorted by class and name, without reading them.
+
+    `source` is a folder laid out as train/<class>/* and val/<class>/* (or a folder of classes, all
+    train but for val/), a folder with ImageNet's archives as downloaded, a folder of WebDataset
+    tars with labels, or a train archive. `val` names a folder or archive that is not found in
+    `source`, `devkit` the development kit of ILSVRC2012. `on_listed` is called now and then with
+    the number of images found so far.
+
+    Raises UserError when something is missing, unreadable, damaged, compressed or laid out
+    otherwise; when nothing tells the class of an image, or two things tell it differently; when an
+    image is there twice, a class of train is empty, val has a class that train lacks, or the
+    selection names one that is not there.
+    """
+    chosen = selection.chosen()
+    ignored = Ignored()
+    layout = find_layout(source, val, devkit, ignored)
+    gatherings = _gathered(layout, ignored, on_listed)
+    if chosen is not None:
+        for gathering in gatherings.values():
+            gathering.keep_only(chosen)
+    classes = _checked_classes(layout, gatherings, chosen, ignored)
+    missing = what_is_missing(
+        {split: gathering.images_by_class() for split, gathering in gatherings.items()},
+        is_subset=chosen is not None,
+        limit_per_class=selection.limit_per_class,
+    )
+    return Listing(
+        classes,
+        {
+            split: gathering.listing(classes, selection.limit_per_class)
+            for split, gathering in gatherings.items()
+        },
+        options=selection.options(chosen),
+        ignored=ignored,
+        notes=(*layout.notes, *ignored.notes(), *([missing] if missing else [])),
+    )
+
+
+def _gathered(
+    layout: Layout, ignored: Ignored, on_listed: Callable[[int], None] | None
+) -> dict[str, Gathering]:
+    """The images of each split that is there."""
+    truth = None if layout.devkit is None else read_devkit(layout.devkit)
+    evidence = Evidence(truth)
+    count = _Count(on_listed)
+    gatherings = {
+        split: Gathering(evidence, count.add) for split in SPLITS if _parts(layout, split)
+    }
+    _walk(layout, gatherings, ignored)
+    count.report()
+    if layout.devkit is not None and truth is not None:
+        beyond, highest = evidence.beyond_devkit, evidence.highest_beyond
+        refuse_short_truth(layout.devkit, len(truth), beyond, highest)
+    evidence.check()
+    if layout.val_may_be_in_train and gatherings["val"].is_untouched:
+        del gatherings["val"]
+    return gatherings
+
+
+def _parts(layout: Layout, split: str) -> tuple[Part, ...]:
+    return layout.train if split == "train" or layout.val_may_be_in_train else layout.val
+
+
+def _walk(layout: Layout, gatherings: Mapping[str, Gathering], ignored: Ignored) -> None:
+    sample_classes = SampleClasses()
+    for split, parts in (("train", layout.train), ("val", layout.val)):
+        for path, place in parts:
+            gathering = gatherings[split]
+            if os.path.isdir(path):  # noqa: PTH112 - Path's raises for names that are too long
+                passed_over = layout.passed_over if split == "train" else frozenset()
+                walk_folder(path, place, gathering, ignored, passed_over)
+            elif holds_samples(path):
+                walk_webdataset(path, place, gathering, ignored, sample_classes)
+            else:
+                # Only an archive that is the whole source is asked for both splits.
+                wanted = gatherings if layout.val_may_be_in_train else {split: gathering}
+                walk_tar(path, place, split, wanted, ignored)
+    if names := sample_classes.names():
+        for gathering in gatherings.values():
+            gathering.rename_classes(names)
+
+
+def _checked_classes(
+    layout: Layout,
+    gatherings: Mapping[str, Gathering],
+    chosen: tuple[str, ...] | None,
+    ignored: Ignored,
+) -> tuple[str, ...]:
+    """The sorted classes of train, after checking what was found."""
+    for split, gathering in gatherings.items():
+        refuse_unknown_classes(_parts(layout, split), gathering)
+    refuse_validation_as_train(layout.train, gatherings["train"])
+    train = gatherings["train"].images_by_class()
+    if chosen is not None:
+        refuse_missing(chosen, train)
+    refuse_empty_classes(layout.train, train, ignored.notes())
+    classes = tuple(sorted(train))
+    if "val" in gatherings:
+        val_parts = _parts(layout, "val")
+        refuse_bad_val(val_parts, gatherings["val"], classes, is_subset=chosen is not None)
+    return classes
+
+
+class _Count:
+    """Counts images and tells of it now and then."""
+
+    def __init__(self, on_listed: Callable[[int], None] | None) -> None:
+        self._on_listed = on_listed
+        self._count = 0
+
+    def add(self) -> None:
+        self._count += 1
+        if self._count % _REPORT_EVERY == 0:
+            self.report()
+
+    def report(self) -> None:
+        if self._on_listed is not None:
+            self._on_listed(self._count)

@@ -1,0 +1,114 @@
+"""The configuration of a new run, of the options that say what it is to be. No torch.
+
+A recipe, named or by its method, under the options that override single settings.
+"""
+
+from typing import Any
+
+from accelssl.errors import UserError
+from accelssl.option_names import option_of
+from accelssl.pipeline.compression import Compression
+from accelssl.train.config import named_recipes, recipes
+from accelssl.train.config.auto import UNSAID, AutoOptions
+from accelssl.train.config.compression_options import Compressing, settings_of
+from accelssl.train.config.config import DEFAULT_COMPRESSION, TrainConfig
+from accelssl.train.config.method import ALGORITHMS
+from accelssl.train.config.schedule import constant
+
+DEFAULT_ALGORITHM = "simclr"
+DEFAULT_MODEL = "vit_base_patch16_224"
+OF_SOME = {
+    "momentum": ("moco", "dino"),
+    "symmetric": ("moco",),
+    "mode": ("dino",),
+    "n_local": ("dino",),
+    "prototypes": ("dino",),
+    "teacher_temp": ("dino",),
+}
+"""Settings that not every method has, and who has them."""
+
+
+def named_recipe(
+    name: str | None, algo: str | None, small: bool, *, resuming: bool = False
+) -> named_recipes.Recipe | None:
+    """UserError for an unknown name, or beside options that choose another or none at all."""
+    if small and resuming:
+        raise UserError("--small was given with --resume.", "Leave it out: the run has its own.")
+    if name is None:
+        return None
+    found = named_recipes.find(name)
+    if resuming:
+        raise UserError("--recipe was given with --resume.", "Leave it out: the run has its own.")
+    for option, is_given in (("--algo", algo is not None), ("--small", small)):
+        if is_given:
+            raise UserError(
+                f"{option} was given together with --recipe {name}.",
+                f"Leave {option} out: the recipe says what it is.",
+            )
+    return found
+
+
+def new_config(
+    *,
+    algo: str | None,
+    data: str | None,
+    compression: Compressing,
+    auto: AutoOptions = UNSAID,
+    small: bool,
+    options: dict[str, Any],
+    named: named_recipes.Recipe | None,
+    may_choose: bool = True,
+) -> TrainConfig:
+    """options: fields of TrainConfig, None for the recipe's. may_choose: as in settings_of.
+
+    UserError for what makes no sense, and where data or budget are not said.
+    """
+    method = _algorithm(algo, named)
+    usual = usual_compression(named)
+    said = settings_of(compression, auto, usual, method, may_choose=may_choose)
+    return _recipe(method, data, options | said, small, named)
+
+
+def _algorithm(algo: str | None, named: named_recipes.Recipe | None) -> str:
+    found = algo or (named.make("").algo if named else DEFAULT_ALGORITHM)
+    if found not in ALGORITHMS:
+        raise UserError(f"The algorithm {found!r} is not known.", f"Use {', '.join(ALGORITHMS)}.")
+    return found
+
+
+def usual_compression(named: named_recipes.Recipe | None) -> Compression:
+    """Where --patch or --drop is given without the other: the recipe's, if it has but one."""
+    stages = named.make("").schedule.stages if named else ()
+    return stages[0].compression if len(stages) == 1 else DEFAULT_COMPRESSION
+
+
+def _recipe(
+    algo: str,
+    data: str | None,
+    options: dict[str, Any],
+    small: bool,
+    named: named_recipes.Recipe | None,
+) -> TrainConfig:
+    if data is None:
+        raise UserError("No shard set was named.", "Name its folder with --data.")
+    if options["budget"] is None and named is None:
+        raise UserError(
+            "No budget was given.",
+            "Say what to spend, for example --budget 0.2M; accelssl plan --hours 8 finds one.",
+        )
+    for name, algorithms in OF_SOME.items():
+        if options.get(name) is not None and algo not in algorithms:
+            raise UserError(
+                f"{option_of(name)} has no effect with {algo}.",
+                f"Leave it out, or use --algo {' or '.join(algorithms)}.",
+            )
+    given = {name: value for name, value in options.items() if value is not None}
+    if named is not None:
+        return named.make(data, **given)
+    return recipes.RECIPES[algo, small](
+        given.pop("model", DEFAULT_MODEL),
+        data,
+        given.pop("budget"),
+        given.pop("schedule", constant(DEFAULT_COMPRESSION)),
+        **given,
+    )

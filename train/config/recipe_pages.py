@@ -1,0 +1,100 @@
+"""What `accelssl recipes` prints: all of them as a table, one of them whole, or JSON."""
+
+import json
+from typing import Any
+
+from accelssl.train.config.budget import format_units
+from accelssl.train.config.config import OF_THE_MACHINE, TrainConfig
+from accelssl.train.config.named_recipes import NAMED, Recipe, find, images_bought
+
+PLACEHOLDER = "SHARDS"
+_HEADER = ("recipe", "method", "model", "data", "budget", "units/image", "images", "expected")
+
+
+def recipes_text(name: str | None, *, as_json: bool) -> str:
+    """All recipes, or the one named. UserError for an unknown name."""
+    if name is not None:
+        found = find(name)
+        return json.dumps(facts(found)) if as_json else _page(found)
+    if as_json:
+        return json.dumps([facts(recipe) for recipe in NAMED.values()])
+    return _table()
+
+
+def facts(recipe: Recipe) -> dict[str, Any]:
+    """A recipe for programs. images: what the budget pays for; accuracies in per cent."""
+    config = recipe.make(PLACEHOLDER)
+    images = images_bought(config)
+    return {
+        "name": recipe.name,
+        "about": recipe.about,
+        "command": recipe.command,
+        "data": recipe.data.name,
+        "budget": config.budget,
+        "images": images,
+        "epochs": images / recipe.data.images,
+        "steps": images // config.batch,
+        "expected": recipe.expected.accuracies,
+        "source": recipe.expected.source,
+        "differs": recipe.expected.differs,
+        "config": _settings(config),
+    }
+
+
+def _table() -> str:
+    rows = [_HEADER, *(_row(recipe) for recipe in NAMED.values())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _row(recipe: Recipe) -> tuple[str, ...]:
+    config = recipe.make(PLACEHOLDER)
+    images = images_bought(config)
+    return (
+        recipe.name,
+        _method(config),
+        config.model,
+        recipe.data.name,
+        format_units(config.budget),
+        f"{config.budget / images:.2f}",
+        format_units(images),
+        str(recipe.expected),
+    )
+
+
+def _page(recipe: Recipe) -> str:
+    config = recipe.make(PLACEHOLDER)
+    images = images_bought(config)
+    stages = ", then ".join(
+        f"{stage.compression} at {config.sample_cost(stage):.2f} units an image"
+        for stage in config.schedule.stages
+    )
+    return "\n".join(
+        [
+            f"{recipe.name}: {recipe.about}",
+            "",
+            f"data      {recipe.data.name}, {recipe.data.images:,} images",
+            f"budget    {format_units(config.budget)} units: {stages}",
+            f"buys      {format_units(images)} images, {images / recipe.data.images:,.0f} epochs, "
+            f"{images // config.batch:,} steps of {config.batch}",
+            f"expected  {recipe.expected}",
+            f"command   {recipe.command}",
+            "",
+            json.dumps(_settings(config), indent=1),
+        ]
+    )
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """Those of the run; what suits the machine is found out there."""
+    settings = config.to_json()
+    return {name: settings[name] for name in settings if name not in OF_THE_MACHINE}
+
+
+def _method(config: TrainConfig) -> str:
+    if config.algo == "dino":
+        return f"{config.mode} dino, {config.n_local} small crops"
+    return f"symmetric {config.algo}" if config.symmetric else config.algo

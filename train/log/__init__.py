@@ -1,0 +1,1 @@
+"""The log of a run and the displays that read it."""

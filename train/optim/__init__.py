@@ -1,0 +1,1 @@
+"""AdamW and its schedules."""

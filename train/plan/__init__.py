@@ -1,0 +1,1 @@
+"""The cost and speed of a run, before it starts."""

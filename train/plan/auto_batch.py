@@ -1,0 +1,135 @@
+"""What --batch auto does: it times steps of each stage before the run, which then has a number."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from accelssl.errors import UserError
+from accelssl.pipeline.compression import Compression
+from accelssl.pipeline.draws.order import batches_per_epoch
+from accelssl.shards.shard_set import open_shards
+from accelssl.train.config.config import TrainConfig
+from accelssl.train.config.schedule import Schedule, Stage
+from accelssl.train.plan.batch_choice import (
+    Ceiling,
+    Proposal,
+    Trial,
+    Trials,
+    agree,
+    largest_fitting,
+    try_batches,
+)
+from accelssl.train.plan.batch_trial import try_batch
+from accelssl.train.ranks.distributed import Ranks
+
+FIRST = {"cuda": 64, "cpu": 8}
+"""The smallest batch that is tried on a rank."""
+ENOUGH_S = {"cuda": 120.0, "cpu": 20.0}
+"""What the trials of a compression may take. A GPU compiles each size anew, for some seconds."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A compression of the schedule, the numbers of its stages from 1, and what was found of it."""
+
+    stages: tuple[int, ...]
+    compression: Compression
+    tokens: int
+    proposal: Proposal
+    of_ranks: tuple[Trials, ...]
+
+
+@dataclass(frozen=True)
+class BatchChoice:
+    """The batch of a run, of all its ranks together, and what it was chosen by.
+
+    proposals and trials count the images of one rank.
+    """
+
+    batch: int
+    ranks: int
+    measured: tuple[Measured, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def smallest_batch(world: int) -> int:
+    """What a configuration for `world` ranks can have until its batch is chosen."""
+    return max(2, world)
+
+
+def choose_batch(
+    config: TrainConfig,
+    device: torch.device,
+    ranks: Ranks,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> BatchChoice:
+    """The batch for `config`, the same on all ranks: each measures its own share by itself.
+
+    The largest that a stage proposes for its speed, of those that fit the memory in all stages.
+    `progress` hears what is measured next. UserError where there are too few images, or the first
+    batch that is tried does not fit.
+    """
+    kind, ceiling = device.type, _ceiling(config, ranks)
+
+    def trial(compression: Compression, batch: int) -> Trial:
+        progress(f"--batch auto: steps of {batch} images at {compression}")
+        return try_batch(config, Stage(1.0, compression), batch, device)
+
+    measured = []
+    for compression, numbers in _compressions(config.schedule).items():
+        mine = try_batches(partial(trial, compression), FIRST[kind], ceiling, ENOUGH_S[kind])
+        of_ranks = ranks.from_all(mine)
+        proposal = agree(of_ranks)
+        if proposal is None:
+            raise _nothing_fits(mine.tried[0].batch, compression, device)
+        tokens = compression.keep(config.size)
+        measured.append(Measured(numbers, compression, tokens, proposal, tuple(of_ranks)))
+
+    def fits_here(each: Measured, batch: int) -> bool:
+        known = each.of_ranks[ranks.rank].fits(batch)
+        if known is None and kind == "cuda":
+            return trial(each.compression, batch).units_per_s is not None
+        return known is not False  # a CPU's is not measured
+
+    def fits(batch: int) -> bool:
+        return all(ranks.from_all(all(fits_here(each, batch) for each in measured)))
+
+    batch = largest_fitting([each.proposal for each in measured], fits)
+    return BatchChoice(batch * ranks.world, ranks.world, tuple(measured))
+
+
+def _ceiling(config: TrainConfig, ranks: Ranks) -> Ceiling:
+    """The images of a rank that the training set fills a batch with, and the budget pays for."""
+    images = len(open_shards(config.data).split("train"))
+    batches_per_epoch(images, ranks.share(smallest_batch(ranks.world)), ranks.world)
+    dearest = max(config.sample_cost(stage) for stage in config.schedule.stages)
+    of_set, of_budget = images // ranks.world, int(config.budget / dearest) // ranks.world
+    if min(of_set, of_budget) < 2:  # on a rank by itself a batch norm cannot take one
+        of_ranks = f" on each of {ranks.world} ranks" if ranks.world > 1 else ""
+        few = f"there are {images}" if of_set < 2 else f"--budget {config.budget:g} pays for fewer"
+        raise UserError(
+            f"--batch auto tries two images and more{of_ranks}, and {few}.",
+            f"Give --batch a number{', or use fewer ranks' if of_ranks else ''}.",
+        )
+    return Ceiling(of_set, "images") if of_set <= of_budget else Ceiling(of_budget, "budget")
+
+
+def _compressions(schedule: Schedule) -> dict[Compression, tuple[int, ...]]:
+    """Each with the numbers of the stages that have it, in their order."""
+    found: dict[Compression, tuple[int, ...]] = {}
+    for number, stage in enumerate(schedule.stages, 1):
+        found[stage.compression] = (*found.get(stage.compression, ()), number)
+    return found
+
+
+def _nothing_fits(batch: int, compression: Compression, device: torch.device) -> UserError:
+    return UserError(
+        f"--batch auto: steps of {batch} images at {compression} do not fit the memory of "
+        f"{device}, of which the loader needs a part.",
+        f"Give a --batch below {batch} a rank, or use a smaller --model or fewer tokens.",
+    )

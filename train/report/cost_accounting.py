@@ -1,0 +1,159 @@
+"""What a run spent, in three ledgers: the paper's units, operations, seconds.
+
+A unit stands for tokens alone. It is worth less or more of a machine where what it leaves out
+(attention between all tokens, heads, data, gaps) weighs more or less; so the ledgers are held
+against each other.
+"""
+
+import math
+from dataclasses import dataclass
+
+from accelssl.formats import compression, duration, percent, quantity, times
+from accelssl.train.report.history import History
+from accelssl.train.report.stage_costs import (
+    StageRun,
+    Uncompressed,
+    stage_runs,
+    uncompressed,
+    whole_run,
+)
+
+NOTABLE = 0.1
+HEADS = ("stage", "images", "units", "PFLOP", "training time", "time a unit", "FLOP a unit")
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a unit costs in seconds and in operations; NaN where not known.
+
+    The seconds leave out start-up: how long compiling takes says nothing of units. They are known
+    where enough steps are left.
+    """
+
+    unit_s: float
+    unit_flops: float
+
+    def against(self, other: "Price") -> "Price":
+        """As ratios."""
+        return Price(self.unit_s / other.unit_s, self.unit_flops / other.unit_flops)
+
+
+def price(stage: StageRun) -> Price | None:
+    """None where no unit was spent."""
+    if stage.spent <= 0:
+        return None
+    unit_s = stage.steady_s / stage.steady_spent if stage.is_steady else math.nan
+    return Price(unit_s, stage.image_flops / stage.sample_cost)
+
+
+def reference(
+    stages: tuple[StageRun, ...], plain: Uncompressed
+) -> tuple[str, Price] | tuple[None, None]:
+    """What units are priced against: uncompressed training where it was measured, else the stage
+    whose images are the dearest."""
+    if plain.sample_cost and plain.steady_images_per_s:
+        flops = math.nan if plain.image_flops is None else plain.image_flops
+        unit_s = 1 / (plain.steady_images_per_s * plain.sample_cost)
+        return "uncompressed training", Price(unit_s, flops / plain.sample_cost)
+    dearest = max(stages, key=lambda stage: stage.sample_cost)
+    found = price(dearest)
+    if found is None:
+        return None, None
+    return compression(dearest.p, dearest.drop), found
+
+
+def rows(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[list[str]]:
+    """A line of HEADS for each stage and one for all: each amount with its share of the run."""
+    whole = whole_run(stages)
+    lines = [_row(compression(s.p, s.drop), s, whole, stages, plain) for s in stages]
+    return [*lines, _row("all stages", whole, whole, stages, plain)] if len(stages) > 1 else lines
+
+
+def drift_notes(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[str]:
+    """A sentence for each stage whose units cost NOTABLE more or less time than the reference's;
+    where operations do not say why, another."""
+    against, base = reference(stages, plain)
+    notes, is_unexplained = [], False
+    for stage in stages:
+        here = price(stage)
+        if base is None or here is None:
+            continue
+        ratio = here.against(base)
+        if not abs(ratio.unit_s - 1) > NOTABLE:  # NaN neither
+            continue
+        operations = ""
+        if math.isfinite(ratio.unit_flops):
+            operations = f" ({ratio.unit_flops:.2f} times the operations)"
+        notes.append(
+            f"Units and seconds drift apart: a unit of {compression(stage.p, stage.drop)} took "
+            f"{ratio.unit_s:.2f} times the time of a unit of {against}{operations}."
+        )
+        by_operations = ratio.unit_flops if math.isfinite(ratio.unit_flops) else 1.0
+        is_unexplained |= ratio.unit_s > (1 + NOTABLE) * by_operations
+    if is_unexplained:
+        notes.append(
+            "Units do not count what an image costs however few its tokens: decoding, crops, "
+            "augmentation (the op), the head. accelssl bench-throughput tells what limits this "
+            "machine."
+        )
+    return notes
+
+
+def closing_lines(history: History) -> list[str]:
+    """What `accelssl train` says of a run at its end: the three sums, and where they drift."""
+    stages = stage_runs(history)
+    if not stages:
+        return []
+    whole = whole_run(stages)
+    spent = [f"{quantity(whole.spent)} units", duration(whole.training_s)]
+    if math.isfinite(whole.flops):
+        spent.insert(1, f"{_petaflop(whole)} PFLOP")
+    lines = [f"spent: {', '.join(spent)}"]
+    if history.decisions:
+        lines.append(f"beside that, to choose compressions: {beside(history)}")
+    return [*lines, *drift_notes(stages, uncompressed(history, stages))]
+
+
+def beside(history: History) -> str:
+    """What the estimates of a run that chooses its compressions cost, which is no part of its
+    budget nor of its training."""
+    units = sum(decision.units for decision in history.decisions)
+    seconds = sum(decision.seconds for decision in history.decisions)
+    share = f" ({percent(100 * units / history.budget)} of the budget)" if history.budget else ""
+    return f"{quantity(units)} units{share}, {duration(seconds)}"
+
+
+def estimates_row(history: History) -> list[str]:
+    """A line of HEADS for those, under all others."""
+    units = sum(decision.units for decision in history.decisions)
+    seconds = sum(decision.seconds for decision in history.decisions)
+    return ["estimates, beside", "", quantity(units), "", duration(seconds), "", ""]
+
+
+def _row(
+    name: str,
+    stage: StageRun,
+    whole: StageRun,
+    stages: tuple[StageRun, ...],
+    plain: Uncompressed,
+) -> list[str]:
+    _, base = reference(stages, plain)
+    here = price(stage)
+    ratio = here.against(base) if here and base else None
+    return [
+        name,
+        _with_share(quantity(stage.images), stage.images, whole.images),
+        _with_share(quantity(stage.spent), stage.spent, whole.spent),
+        _with_share(_petaflop(stage), stage.flops, whole.flops),
+        _with_share(duration(stage.training_s), stage.training_s, whole.training_s),
+        times(ratio.unit_s if ratio else None),
+        times(ratio.unit_flops if ratio else None),
+    ]
+
+
+def _petaflop(stage: StageRun) -> str:
+    return quantity(stage.flops / 1e15)
+
+
+def _with_share(text: str, part: float, whole: float) -> str:
+    return f"{text} ({percent(100 * part / whole)})" if whole > 0 else text
