@@ -135,7 +135,7 @@ def built(p: int, folder: Path) -> ctypes.CDLL:
     code = (sources / "augment_patchify.cu").read_text().replace('#include "ptx.cuh"', "")
     memory = f"alignas(16) static float shared[{nvrtc.shared_bytes(p) // 4}];"
     code = code.replace("extern __shared__ __align__(16) float shared[];", memory)
-    header = Path(__file__).with_name("cuda_on_cpu.h")
+    header = Path(__file__).parents[1] / "cuda_on_cpu.h"
     (folder / "op.cpp").write_text(f'#include "{header}"\n{code}{ENTRY}')
     numbers = [option for option in nvrtc.options(p, "float32", "sm_90") if option.startswith("-D")]
     numbers = [n for n in numbers if "GRAY_THREADS" not in n] + ["-DGRAY_THREADS=32"]

@@ -114,7 +114,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from accelssl.train import checkpoint
+from accelssl.train.checkpoints import checkpoint
 
 run, place = Path(sys.argv[1]), sys.argv[2]
 later = checkpoint.load(run)

@@ -14,7 +14,7 @@ from accelssl.train.ranks.interrupt import interruption
 
 HANGING = """
 import ctypes, threading
-from accelssl.train import interrupt
+from accelssl.train.ranks import interrupt
 
 interrupt.ONE_S = 1.0
 with interrupt.interruption() as interrupted:
