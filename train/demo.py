@@ -12,7 +12,7 @@ from accelssl.train.checkpoints import checkpoint
 from accelssl.train.config.budget import parse_units
 from accelssl.train.config.config import TrainConfig, override
 from accelssl.train.config.config_file import read_config
-from accelssl.train.config.recipes import DEMO_SCHEDULE, demo
+from accelssl.train.config.named_recipes import find
 from accelssl.train.device import pick_device
 from accelssl.train.evaluate.results import NEAREST, own_result, read_results
 from accelssl.train.evaluate.run import evaluate_run
@@ -35,7 +35,9 @@ def run_demo(out: Path, budget: str, device_name: str) -> int:
     shards, run = out / "shards", out / "run"
     if not (shards / "manifest.json").exists():
         _write_shards(out, console)
-    config = demo(str(shards), units, DEMO_SCHEDULE, precision=pick_precision("auto", device))
+    config = find("simclr_demo").make(
+        str(shards), budget=units, precision=pick_precision("auto", device)
+    )
     known = (run / CONFIG).exists()
     if known:
         config = _same(read_config(run / CONFIG), config, out)

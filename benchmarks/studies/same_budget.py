@@ -19,7 +19,7 @@ from accelssl.pipeline.compression import Compression
 from accelssl.train.checkpoints import checkpoint
 from accelssl.train.config.budget import format_units, parse_units
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.config.recipes import small_simclr
+from accelssl.train.config.named_recipes import find
 from accelssl.train.config.schedule import constant
 from accelssl.train.device import pick_device
 from accelssl.train.evaluate.run import evaluate_run
@@ -80,7 +80,9 @@ def main(
             if (str(way), seed) in done:
                 continue
             units = parse_units(budget)
-            config = small_simclr(model, str(shards), units, constant(way), seed=seed, **options)
+            config = find("simclr_small").make(
+                str(shards), model=model, budget=units, schedule=constant(way), seed=seed, **options
+            )
             run = out / f"p{way.p}_d{way.drop:g}_seed{seed}"
             line = measure(config, run, place)
             with (out / NAME).open("a") as results:

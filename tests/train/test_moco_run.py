@@ -19,6 +19,7 @@ from accelssl.train.config import recipes
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.config_file import read_config
 from accelssl.train.config.method import ALGORITHMS
+from accelssl.train.config.named_recipes import find
 from accelssl.train.config.schedule import Schedule, Stage, constant
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.loop import train
@@ -188,15 +189,12 @@ def test_the_recipe_is_the_originals() -> None:
     assert config.warmup == pytest.approx(40 / 300, abs=5e-4) and config.decays_vectors
 
 
-def test_every_method_has_a_recipe_for_many_images_and_for_few() -> None:
-    assert set(recipes.RECIPES) == {(algo, small) for algo in ALGORITHMS for small in (False, True)}
-    for (algo, small), recipe in recipes.RECIPES.items():
+def test_every_method_has_defaults_and_a_smaller_head_for_few_images() -> None:
+    assert set(recipes.RECIPES) == set(ALGORITHMS)
+    for algo, recipe in recipes.RECIPES.items():
         config = recipe("vit_tiny_patch16_224", "shards", 1e6, constant(Compression(30, 0.5)))
         assert config.algo == algo
-        many = recipes.RECIPES[algo, False](
-            "vit_tiny_patch16_224", "shards", 1e6, constant(Compression(30, 0.5))
-        )
-        assert (config.head_hidden < many.head_hidden) == small
+        assert find(f"{algo}_small").make("shards").head_hidden < config.head_hidden
 
 
 def test_the_initial_key_is_the_initial_query(config: TrainConfig) -> None:

@@ -33,7 +33,7 @@ def read_config(path: Path, or_else: str = "") -> TrainConfig:
         fields["auto"] = auto.from_json(fields["auto"]) if is_auto else None
         fields["schedule"] = auto.BEFORE if is_auto else from_json(fields["schedule"])
         fields["convention"] = Convention(fields["convention"])
-        _refuse_other_types(path, fields)
+        refuse_other_types(path, fields)
         fields["keep_at"] = tuple(fields.get("keep_at", ()))
         return TrainConfig(**fields)
     except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
@@ -52,7 +52,7 @@ def config_text(config: TrainConfig) -> str:
 _CALLED = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
 
 
-def _refuse_other_types(path: Path, fields: dict[str, Any]) -> None:
+def refuse_other_types(path: Path, fields: dict[str, Any]) -> None:
     """UserError for a field of another type than TrainConfig says: its checks rely on it."""
     for name, hint in get_type_hints(TrainConfig).items():
         if name in fields and not _is_of(fields[name], hint):

@@ -103,9 +103,12 @@ def _recipe(
                 f"Leave it out, or use --algo {' or '.join(algorithms)}.",
             )
     given = {name: value for name, value in options.items() if value is not None}
+    if small:
+        named = named_recipes.find(f"{algo}_small")
+        given = {"model": DEFAULT_MODEL} | given
     if named is not None:
         return named.make(data, **given)
-    return recipes.RECIPES[algo, small](
+    return recipes.RECIPES[algo](
         given.pop("model", DEFAULT_MODEL),
         data,
         given.pop("budget"),

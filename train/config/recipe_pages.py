@@ -5,7 +5,7 @@ from typing import Any
 
 from accelssl.train.config.budget import format_units
 from accelssl.train.config.config import OF_THE_MACHINE, TrainConfig
-from accelssl.train.config.named_recipes import NAMED, Recipe, find, images_bought
+from accelssl.train.config.named_recipes import Recipe, find, images_bought, shipped
 
 PLACEHOLDER = "SHARDS"
 _HEADER = ("recipe", "method", "model", "data", "budget", "units/image", "images", "expected")
@@ -17,7 +17,7 @@ def recipes_text(name: str | None, *, as_json: bool) -> str:
         found = find(name)
         return json.dumps(facts(found)) if as_json else _page(found)
     if as_json:
-        return json.dumps([facts(recipe) for recipe in NAMED.values()])
+        return json.dumps([facts(recipe) for recipe in shipped().values()])
     return _table()
 
 
@@ -29,10 +29,10 @@ def facts(recipe: Recipe) -> dict[str, Any]:
         "name": recipe.name,
         "about": recipe.about,
         "command": recipe.command,
-        "data": recipe.data.name,
+        "data": recipe.data.name if recipe.data else None,
         "budget": config.budget,
         "images": images,
-        "epochs": images / recipe.data.images,
+        "epochs": images / recipe.data.images if recipe.data else None,
         "steps": images // config.batch,
         "expected": recipe.expected.accuracies,
         "source": recipe.expected.source,
@@ -42,7 +42,7 @@ def facts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _table() -> str:
-    rows = [_HEADER, *(_row(recipe) for recipe in NAMED.values())]
+    rows = [_HEADER, *(_row(recipe) for recipe in shipped().values())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -57,7 +57,7 @@ def _row(recipe: Recipe) -> tuple[str, ...]:
         recipe.name,
         _method(config),
         config.model,
-        recipe.data.name,
+        recipe.data.name if recipe.data else "",
         format_units(config.budget),
         f"{config.budget / images:.2f}",
         format_units(images),
@@ -76,9 +76,13 @@ def _page(recipe: Recipe) -> str:
         [
             f"{recipe.name}: {recipe.about}",
             "",
-            f"data      {recipe.data.name}, {recipe.data.images:,} images",
+            *(
+                [f"data      {recipe.data.name}, {recipe.data.images:,} images"]
+                if recipe.data
+                else []
+            ),
             f"budget    {format_units(config.budget)} units: {stages}",
-            f"buys      {format_units(images)} images, {images / recipe.data.images:,.0f} epochs, "
+            f"buys      {format_units(images)} images, {_epochs(recipe, images)}"
             f"{images // config.batch:,} steps of {config.batch}",
             f"expected  {recipe.expected}",
             f"command   {recipe.command}",
@@ -86,6 +90,15 @@ def _page(recipe: Recipe) -> str:
             json.dumps(_settings(config), indent=1),
         ]
     )
+
+
+def _data(recipe: Recipe) -> str:
+    data = recipe.data
+    return f"{data.name}, {data.images:,} images" if data else "not stated by the recipe"
+
+
+def _epochs(recipe: Recipe, images: int) -> str:
+    return f"{images / recipe.data.images:,.0f} epochs, " if recipe.data else ""
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:

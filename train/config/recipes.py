@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from accelssl.pipeline.compression import Compression
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.config.schedule import Schedule, Stage
+from accelssl.train.config.schedule import Schedule
 
 MOCO: dict[str, Any] = {
     "algo": "moco",
@@ -49,20 +48,6 @@ def simclr(model: str, data: str, budget: float, schedule: Schedule, **options: 
     return _config(model, data, budget, schedule, options)
 
 
-def small_simclr(
-    model: str, data: str, budget: float, schedule: Schedule, **options: Any
-) -> TrainConfig:
-    """SimCLR for some thousand images: a larger rate, a smaller head, no extreme crops.
-
-    1M units on 9,000 pictures of 20 ImageNet classes bring ViT-tiny to 42.6% nn1 at p30 d0.5
-    (benchmarks/results/same_budget_h100_202611.md):
-
-        accelssl train --small --data SHARDS --out RUN --budget 1M --model vit_tiny_patch16_224
-    """
-    small = {"base_lr": 5e-4, "warmup": 0.08, "head_hidden": 2048, "min_area": 0.2}
-    return _config(model, data, budget, schedule, small | options)
-
-
 def moco(model: str, data: str, budget: float, schedule: Schedule, **options: Any) -> TrainConfig:
     """MoCo-v3 for ViTs as its authors train it (facebookresearch/moco-v3), on the paper's clock.
 
@@ -78,19 +63,6 @@ def moco(model: str, data: str, budget: float, schedule: Schedule, **options: An
             --model vit_base_patch16_224 --batch 1024 --patch 30 --drop 0.5
     """
     return _config(model, data, budget, schedule, MOCO | options)
-
-
-def small_moco(
-    model: str, data: str, budget: float, schedule: Schedule, **options: Any
-) -> TrainConfig:
-    """MoCo-v3 for some thousand images: the rate of the paper's ImageNet-100 runs (5e-4 per 256),
-    a smaller head, no extreme crops. Chosen after small_simclr, not measured yet.
-
-        accelssl train --algo moco --small --data SHARDS --out RUN --budget 1M \\
-            --model vit_tiny_patch16_224
-    """
-    small = {"base_lr": 5e-4, "warmup": 0.08, "head_hidden": 2048, "min_area": 0.2}
-    return _config(model, data, budget, schedule, MOCO | small | options)
 
 
 def dino(model: str, data: str, budget: float, schedule: Schedule, **options: Any) -> TrainConfig:
@@ -114,60 +86,9 @@ def dino(model: str, data: str, budget: float, schedule: Schedule, **options: An
     return _config(model, data, budget, schedule, _dino_crops(options) | DINO | options)
 
 
-def small_dino(
-    model: str, data: str, budget: float, schedule: Schedule, **options: Any
-) -> TrainConfig:
-    """DINO for some thousand images: twice its authors' rate, batch 128, two small crops, a smaller
-    head, 4,096 prototypes, keys at T_k .04 throughout and momentum .99.
-
-    It takes its time: for some 5,000 steps neighbours show little, while the keys become sure step
-    by step. On twenty classes 18,000 steps of ViT-S took nn1 from 12.7 to 38.1. Neither more crops
-    nor larger batches helped the beginning, and at four times the rate all prototypes ended alike,
-    as they did with T_k .07 and momentum .996, which are made for 100,000s of steps
-    (benchmarks/results/methods_h200_202611.md).
-
-        accelssl train --algo dino --small --data SHARDS --out RUN --budget 5M \\
-            --model vit_small_patch16_224
-    """
-    small = {
-        "batch": 128,
-        "base_lr": 1e-3,
-        "warmup": 0.1,
-        "head_hidden": 1024,
-        "prototypes": 4096,
-        "clip": 3.0,
-        "teacher_temp": 0.04,
-        "momentum": 0.99,
-        "frozen_last": 0.01,
-    }
-    settings = _dino_crops({"n_local": 2} | options) | DINO | small | options
-    return _config(model, data, budget, schedule, settings)
-
-
 def _dino_crops(options: dict[str, Any]) -> dict[str, Any]:
     n_local = options.get("n_local", 10 if options.get("mode") == "official" else 6)
     return {"n_local": n_local, "min_area": 0.25 if n_local else 0.14}
-
-
-# Cheapest first: an image of the first stage costs 0.37 units, of the second 0.98.
-DEMO_SCHEDULE = Schedule(
-    (Stage(0.5, Compression(48, 0.5)), Stage(1.0, Compression(30, 0.5))), "the demo's recipe"
-)
-
-
-def demo(data: str, budget: float, schedule: Schedule, **options: Any) -> TrainConfig:
-    """ViT-tiny on a thousand tiles of photographs, for minutes on two cores."""
-    tiny: dict[str, Any] = {
-        "model": "vit_tiny_patch16_224",
-        "batch": 32,
-        "base_lr": 4e-3,
-        "warmup": 0.08,
-        "head_hidden": 512,
-        "head_out": 128,
-        "min_area": 0.2,
-    }
-    chosen = tiny | options
-    return _config(chosen.pop("model"), data, budget, schedule, chosen)
 
 
 def _config(
@@ -177,12 +98,5 @@ def _config(
     return TrainConfig(model=model, data=data, budget=budget, schedule=schedule, **settings)
 
 
-RECIPES = {
-    ("simclr", False): simclr,
-    ("simclr", True): small_simclr,
-    ("moco", False): moco,
-    ("moco", True): small_moco,
-    ("dino", False): dino,
-    ("dino", True): small_dino,
-}
-"""By method, and whether the images are only thousands."""
+RECIPES = {"simclr": simclr, "moco": moco, "dino": dino}
+"""Defaults by method."""

@@ -12,17 +12,26 @@ from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.pipeline.compression import Compression
 from accelssl.train.checkpoints.resuming import _FREE
-from accelssl.train.config import recipes
+from accelssl.train.config.auto import BEFORE, Auto
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.config_file import read_config
 from accelssl.train.config.method import ALGORITHMS
-from accelssl.train.config.named_recipes import IN1K, NAMED, Recipe, Source, find, images_bought
+from accelssl.train.config.named_recipes import (
+    Recipe,
+    Source,
+    find,
+    images_bought,
+    recipe_text,
+    shipped,
+)
 from accelssl.train.config.recipe_pages import recipes_text
 from accelssl.train.config.schedule import constant
 from accelssl.train.objective import build
 
 VIT_TINY = "vit_tiny_patch16_224"
 P30_HALVED = constant(Compression(30, 0.5))
+NAMED = shipped()
+IN1K_IMAGES = 1_281_167
 
 
 def run(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
@@ -85,7 +94,7 @@ def test_an_image_costs_what_the_papers_formula_says(name: str, units: float) ->
     [("moco_in1k_original", 300), ("simclr_in1k_original", 300), ("dino_in1k_original", 400)],
 )
 def test_the_originals_run_for_the_epochs_of_their_authors(name: str, epochs: int) -> None:
-    assert images_bought(find(name).make("shards")) == pytest.approx(epochs * IN1K.images, rel=1e-4)
+    assert images_bought(find(name).make("shards")) == pytest.approx(epochs * IN1K_IMAGES, rel=1e-4)
 
 
 def test_recipes_for_imagenet_100_have_the_papers_batch_rate_and_warm_up() -> None:
@@ -98,7 +107,7 @@ def test_recipes_for_imagenet_100_have_the_papers_batch_rate_and_warm_up() -> No
 def test_a_quarter_of_the_papers_moco_budget_is_a_quarter_of_600_epochs() -> None:
     """The paper counts 6168M for 600 epochs, twice its formula, and 1542M for its own run."""
     config = find("moco_in1k").make("shards")
-    assert config.budget / (600 * IN1K.images * 4) == pytest.approx(1542 / 6168, rel=0.01)
+    assert config.budget / (600 * IN1K_IMAGES * 4) == pytest.approx(1542 / 6168, rel=0.01)
 
 
 @pytest.mark.parametrize("recipe", NAMED.values(), ids=list(NAMED))
@@ -116,15 +125,69 @@ def test_every_method_has_a_recipe_of_its_authors_and_one_for_few_images() -> No
         assert find(f"{algo}_in1k_original").make("shards").algo == algo
 
 
-def test_small_recipes_are_what_train_small_gives() -> None:
-    for algo in ALGORITHMS:
-        config = find(f"{algo}_small").make("shards")
-        assert config == recipes.RECIPES[algo, True](VIT_TINY, "shards", config.budget, P30_HALVED)
+@pytest.mark.parametrize("name", NAMED)
+def test_a_run_of_a_recipe_is_repeated_by_the_recipe_that_it_writes(
+    name: str, tmp_path: Path
+) -> None:
+    config = find(name).make("shards", seed=3, keep_at=(0.5,))
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_text(config))
+    assert find(str(path)).make("shards") == config
 
 
-def test_the_demos_recipe_is_the_demos() -> None:
-    expected = recipes.demo("shards", 8000, recipes.DEMO_SCHEDULE)
-    assert find("simclr_demo").make("shards") == expected
+def test_a_run_that_chooses_its_compressions_is_repeated_too(tmp_path: Path) -> None:
+    chooses = {"auto": Auto(0.03, (0.0, 0.5), (16, 30), (0.0, 0.5)), "schedule": BEFORE}
+    config = find("moco_small").make("shards", **chooses)
+    path = tmp_path / "recipe.toml"
+    path.write_text(recipe_text(config))
+    assert find(str(path)).make("shards") == config
+    assert find(str(path)).make("shards", schedule=P30_HALVED).auto is None
+
+
+FILE = """
+[settings]
+algo = "moco"
+model = "vit_tiny_patch16_224"
+budget = 1e4
+"""
+
+
+def test_a_recipe_of_ones_own_needs_method_model_and_budget_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(FILE)
+    config = find(str(path)).make("shards")
+    assert (config.algo, config.budget, config.schedule) == ("moco", 1e4, P30_HALVED)
+    assert config.temperature == 0.2  # of the method
+    assert str(path) in recipes_text(str(path), as_json=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (FILE + "batchsize = 5", "batchsize"),
+        (FILE + "[extra]", "extra"),
+        (FILE + 'batch = "many"', "batch"),
+        (FILE.replace("moco", "byol9"), "simclr"),
+        (FILE.replace("budget", "# budget"), "budget is missing"),
+        ("[settings", "not a recipe"),
+        (FILE + "[[schedule]]\nuntil = 0.5\np = 30\ndrop = 0.5", "end at"),
+        (FILE + "[expected]\nsource = 'hearsay'", "hearsay"),
+        (FILE + "[auto]\n[[schedule]]\nuntil = 1.0\np = 30\ndrop = 0.5", "both"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused_by_what_is_wrong(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as refused:
+        find(str(path))
+    assert named in f"{refused.value.what} {refused.value.remedy}"
+
+
+def test_a_recipe_file_that_is_missing_is_named() -> None:
+    with pytest.raises(UserError, match=r"nowhere\.toml cannot be read"):
+        find("nowhere.toml")
 
 
 def test_options_win_over_the_recipe() -> None:
