@@ -41,8 +41,9 @@ demo: $(FOR_DEMO)
 	@$(BIN)/accelssl demo $(ARGS)
 	@echo "For the commands of README.md in this shell: . $(BIN)/activate"
 
-# Tests train on the CPU: see accelssl.cli for the wait policy.
+# Tests train on the CPU, several side by side: one thread each. See accelssl.cli for the policy.
 export OMP_WAIT_POLICY ?= passive
+export OMP_NUM_THREADS ?= 1
 
 # pytest itself, never `python -m pytest`: that one puts the checkout on sys.path.
 test: $(FOR_DEV)
