@@ -18,6 +18,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs a CUDA device")
 
 
+@pytest.fixture(autouse=True)
+def same_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two runs of a test compute alike: `--precision auto` times this processor's products."""
+    monkeypatch.setattr("accelssl.train.precision._cpu_gains", lambda: False)
+
+
 def smooth_picture(rng: np.random.Generator, height: int, width: int, hue: int) -> Image.Image:
     """A smooth random colour field that leans towards a colour of its class."""
     coarse = rng.integers(0, 160, (5, 6, 3)).astype(np.uint8)
