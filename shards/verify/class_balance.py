@@ -9,7 +9,7 @@ from accelssl.shards.sources.ilsvrc2012 import VAL_IMAGES_PER_CLASS, imagenet_cl
 from accelssl.shards.verify.findings import CLASSES, NOT_CHECKED, Findings
 from accelssl.shards.verify.manifest_checks import Claims
 from accelssl.shards.verify.sample_content import NO_LABEL
-from accelssl.text import counted
+from accelssl.text import plural
 
 _TRAIN, _VAL = "train", "val"
 
@@ -30,7 +30,7 @@ def check_balance(claims: Claims, label_by_split: Mapping[str, Int32], findings:
         else:
             _note_empty(split, claims.classes, count_C, findings)
         _compare_with_imagenet(split, claims.classes, count_C, findings)
-    return f"{counted(len(claims.classes), 'class')}; least / median / most: {', '.join(figures)}"
+    return f"{plural(len(claims.classes), 'class')}; least / median / most: {', '.join(figures)}"
 
 
 def _find_empty(claims: Claims, count_C: npt.NDArray[np.int64], findings: Findings) -> None:
@@ -47,7 +47,7 @@ def _note_empty(
     """What is judged on such a split says nothing about these classes."""
     empty = np.flatnonzero(count_C == 0)
     if len(empty):
-        where = f"{len(empty):,} of {counted(len(classes), 'class')}"
+        where = f"{len(empty):,} of {plural(len(classes), 'class')}"
         what = f"{split} has none of them; first, {classes[empty[0]]}"
         findings.note(CLASSES, f"classes without samples in {split}", where, what)
 
@@ -69,5 +69,5 @@ def _compare_with_imagenet(
             f"{split} has {count_C.sum():,} of their {sum(expected):,} images in ImageNet-1k; "
             f"first, {classes[first]} has {count_C[first]:,} of {expected[first]:,}"
         )
-        where = f"{len(different):,} of {counted(len(classes), 'class')}"
+        where = f"{len(different):,} of {plural(len(classes), 'class')}"
         findings.note(CLASSES, f"{split} differs from ImageNet-1k", where, what)

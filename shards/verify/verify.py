@@ -29,7 +29,7 @@ from accelssl.shards.verify.shard_check import CheckedShard, ShardTask, check_sh
 from accelssl.shards.verify.verification import Verification, verification
 from accelssl.shards.verify.whole_set import ReadShard, check_whole
 from accelssl.shards.write.worker_pool import run_jobs, usable_cores
-from accelssl.text import counted
+from accelssl.text import plural
 
 
 def verify_shards(
@@ -144,13 +144,13 @@ def _figures(
     size_bytes = sum(task.size_bytes for task in tasks)
     has_sizes = any(shard.tar_bytes is not None for shard in claims.shards)
     has_checksums = any(shard.tar_sha256 or shard.idx_sha256 for shard in claims.shards)
-    classes = "no classes" if claims.classes is None else counted(len(claims.classes), "class")
-    files = f"{counted(tars, 'tar')} with index, {_size(size_bytes)}"
+    classes = "no classes" if claims.classes is None else plural(len(claims.classes), "class")
+    files = f"{plural(tars, 'tar')} with index, {_size(size_bytes)}"
     compared = f"{hashed:,} of {2 * len(tasks):,} files compared"
     in_range = f"{labelled:,} labels in range"
     numbers = f"{NOT_CHECKED}: the manifest names no classes; {labelled:,} labels are numbers"
     return {
-        MANIFEST: f"{classes}, {' and '.join(claims.splits)}, {counted(claims.samples, 'sample')}",
+        MANIFEST: f"{classes}, {' and '.join(claims.splits)}, {plural(claims.samples, 'sample')}",
         FILES: files if has_sizes else f"{NOT_CHECKED}: the manifest names no files; {files}",
         CHECKSUMS: compared if has_checksums else f"{NOT_CHECKED}: the manifest has no checksums",
         INDEX: f"{found:,} samples found",

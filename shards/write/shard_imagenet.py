@@ -36,7 +36,7 @@ from accelssl.shards.write.shard_pool import write_shards
 from accelssl.shards.write.shard_writer import Quarantined, ShardPlan
 from accelssl.shards.write.sharding_report import ShardingReport, SplitReport
 from accelssl.shards.write.worker_pool import usable_cores
-from accelssl.text import counted
+from accelssl.text import plural
 
 # By default a split makes at most this many shards (a reader holds a file open for each, and 1024
 # are usually allowed), and none so small that a worker's start-up would outweigh it.
@@ -194,7 +194,7 @@ class _Job:
         """What of the outcome needs a look."""
         lost = {split: outcome.lost_classes() for split, outcome in self.outcome.items()}
         return [
-            f"No image of {split} is left of {counted(len(names), 'class')}: {', '.join(names[:5])}"
+            f"No image of {split} is left of {plural(len(names), 'class')}: {', '.join(names[:5])}"
             f"{', ...' if len(names) > 5 else ''}. Repair them, or leave the class out."
             for split, names in lost.items()
             if names
