@@ -20,7 +20,7 @@ from accelssl.shards.verify.findings import (
 )
 from accelssl.shards.verify.key_numbers import check_key_numbers
 from accelssl.shards.verify.manifest_checks import Claims
-from accelssl.shards.verify.order_check import ALARM_ODDS, judge_order
+from accelssl.shards.verify.order_check import LIMIT_SD, judge_order
 from accelssl.shards.verify.sample_content import NO_LABEL, Content
 
 _NOTHING_READ = f"{NOT_CHECKED}: no sample could be read"
@@ -99,13 +99,15 @@ def _check_order(claims: Claims, by_split: BySplit, findings: Findings) -> str:
             continue
         firsts = np.unique(np.searchsorted(labelled, places.first_P))
         verdict = judge_order(label_N[labelled], firsts[firsts < len(labelled)])
-        odds = _odds(verdict.odds_log10)
-        passes = "passes for a fair shuffle" if verdict.is_fair else f"is none: {odds}"
-        figures.append(f"{split} {passes}")
-        if verdict.at is not None:
+        deviations = (
+            f"{verdict.neighbours_sd:+.1f} sd in neighbours of the same class, "
+            f"{verdict.drift_sd:+.1f} sd in drift"
+        )
+        figures.append(f"{split} {deviations}")
+        if not verdict.is_fair:
             what = (
-                f"{split} is no fair shuffle of its labels: the odds against it pass "
-                f"{ALARM_ODDS:,.0f} to 1 here, and reach {odds}"
+                f"{split} is not shuffled: {deviations}; a random shuffle stays within "
+                f"{LIMIT_SD:g} standard deviations (sd)"
             )
             report(ORDER, "not shuffled", places.describe(int(labelled[verdict.at])), what)
     if not figures:
@@ -129,7 +131,3 @@ class _Places:
         number = int(np.searchsorted(self.first_P, i, side="right")) - 1
         key = self._keys(number)[i - int(self.first_P[number])].decode()
         return f"{self._shards[number].name}.tar: key {key}"
-
-
-def _odds(odds_log10: float) -> str:
-    return f"10^{odds_log10:.1f} to 1"
