@@ -41,11 +41,12 @@ def judge_order(label_N: npt.ArrayLike, first_P: npt.ArrayLike = (0,)) -> Verdic
     _, class_N, count_C = np.unique(label_N, return_inverse=True, return_counts=True)
     if len(count_C) < 2:
         return Verdict(0.0, 0.0, 0)
+    starts = np.asarray(first_P, np.int64)
     is_same_N = np.append(False, class_N[1:] == class_N[:-1])
     mean, deviation = neighbours_of_shuffles(count_C)
-    excess_P = np.add.reduceat(is_same_N - mean / len(class_N), first_P)
+    excess_P = np.add.reduceat(is_same_N - mean / len(class_N), starts)
     neighbours_sd = float(is_same_N.sum() - mean) / max(deviation, _LEAST_SD)
-    at = int(np.asarray(first_P)[np.abs(excess_P).argmax()])
+    at = int(starts[np.abs(excess_P).argmax()])
     return Verdict(neighbours_sd, drift_sd(class_N, count_C), at)
 
 
