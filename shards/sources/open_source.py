@@ -10,9 +10,9 @@ from accelssl.shards.sources.checks import (
     refuse_unknown_classes,
     refuse_validation_as_train,
 )
-from accelssl.shards.sources.completeness import what_is_missing
 from accelssl.shards.sources.devkit import read_devkit, refuse_short_truth
 from accelssl.shards.sources.gathering import Gathering
+from accelssl.shards.sources.ilsvrc2012 import differences_from_imagenet
 from accelssl.shards.sources.label_votes import LabelVotes
 from accelssl.shards.sources.layout import Layout, Part, find_layout
 from accelssl.shards.sources.listing import Listing
@@ -59,7 +59,7 @@ def open_source(
         for gathering in gatherings.values():
             gathering.keep_only(chosen)
     classes = _checked_classes(layout, gatherings, chosen, ignored)
-    missing = what_is_missing(
+    missing = differences_from_imagenet(
         {split: gathering.images_by_class() for split, gathering in gatherings.items()},
         is_subset=chosen is not None,
         limit_per_class=selection.limit_per_class,
