@@ -7,7 +7,7 @@ not decoded.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -16,7 +16,6 @@ from pathlib import Path
 from accelssl.errors import UserError
 from accelssl.folder_lock import exclusive_folder
 from accelssl.shards.adopt.adopt_tar import CheckedTar, TarToCheck, check_tar
-from accelssl.shards.adopt.adopted_classes import AdoptedClasses
 from accelssl.shards.adopt.adopted_set import write_adopted_set
 from accelssl.shards.adopt.adoption import AdoptedSplit, Adoption, Finding, Findings
 from accelssl.shards.manifest import MANIFEST_NAME, SHARD_NAME, UNFINISHED_NAME, Manifest
@@ -98,11 +97,38 @@ def _class_names(classes: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+class _Classes:
+    """The class labels of several tars, with a name each where all tars agree."""
+
+    def __init__(self) -> None:
+        self.labels: set[int] = set()
+        self._name_of: dict[int, str] | None = {}
+
+    def take(self, labels: Set[int], names: Mapping[int, str] | None) -> None:
+        """Add the labels of a tar, and the name of each label if every label has one."""
+        self.labels |= labels
+        if self._name_of is not None and names is not None:
+            agree = all(
+                self._name_of.setdefault(label, name) == name for label, name in names.items()
+            )
+            self._name_of = self._name_of if agree else None
+        else:
+            self._name_of = None
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names by label if every label has a name of its own, else the numbers."""
+        count = 1 + max(self.labels)
+        name_of = self._name_of or {}
+        if len(set(name_of.values())) == len(name_of) == count:
+            return tuple(name_of[label] for label in range(count))
+        return tuple(map(str, range(count)))
+
+
 class _Job:
     def __init__(self, root: Path, names: tuple[str, ...] | None) -> None:
         self._root, self._names = root, names
         self._tars, self._notes = _tars_of(root)
-        self._classes = AdoptedClasses()
+        self._classes = _Classes()
 
     def run(self, workers: int, progress: Callable[[int, int], None] | None) -> Adoption:
         """Check every tar, and write what makes them a set if all are fit for it."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from accelssl.text import counted, printable
+from accelssl.text import plural, printable
 
 
 @dataclass
@@ -66,9 +66,9 @@ class Adoption:
         return "\n".join(map(printable, self._refusal() if self.refused else self._success()))
 
     def _success(self) -> list[str]:
-        lines = [f"{self.root}: now a shard set of {counted(self.classes, 'class')}"]
+        lines = [f"{self.root}: now a shard set of {plural(self.classes, 'class')}"]
         lines += [
-            f"{name}: {counted(split.samples, 'sample')} in {counted(split.tars, 'tar')} "
+            f"{name}: {plural(split.samples, 'sample')} in {plural(split.tars, 'tar')} "
             f"({split.size_bytes / 1e6:,.1f} MB)"
             for name, split in self.splits.items()
         ]
@@ -83,7 +83,7 @@ class Adoption:
     def _refusal(self) -> list[str]:
         lines = [
             f"{self.root} was left as it is: "
-            f"{counted(len(self.refused), 'tar')} cannot be used as they are"
+            f"{plural(len(self.refused), 'tar')} cannot be used as they are"
         ]
         for tar, problems in self.refused.items():
             lines += [f"{tar}: {problem}" for problem in problems]

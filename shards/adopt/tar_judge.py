@@ -3,9 +3,11 @@
 import json
 from typing import BinaryIO, NamedTuple
 
-from accelssl.shards.adopt.adopted_image import why_not_alike
 from accelssl.shards.adopt.adoption import Findings
 from accelssl.shards.adopt.webdataset_names import is_passed_over, why_taken_otherwise
+from accelssl.shards.images.image_header import UnusableImage, kept_data_ends, opened_image
+from accelssl.shards.images.jpeg_header import SOI, NotPlain
+from accelssl.shards.images.plain_jpeg import why_not_plain
 from accelssl.shards.shard_index import Extent
 from accelssl.shards.tars.tar_members import Kind, TarMember
 from accelssl.shards.tars.tar_samples import TarSample, key_and_extension
@@ -225,3 +227,21 @@ def _wnid(text: bytes) -> str | None:
         return None
     wnid = document.get("wnid") if isinstance(document, dict) else None
     return wnid if isinstance(wnid, str) and wnid and wnid.isprintable() else None
+
+
+def why_not_alike(data: bytes) -> str | None:
+    """None for an image that `check_image` would keep if it decodes, else what is wrong with it.
+
+    The judgement is that of `kept_data_ends`, and so are the words for a JPEG that can be opened.
+    """
+    if not data.startswith(SOI):
+        return "not a JPEG"
+    try:
+        with opened_image(data) as image:
+            kept_data_ends(data, image)
+    except NotPlain as reason:
+        return str(reason)
+    except UnusableImage as error:
+        # Those of a kind under one name, as far as can be: an error may tell sizes and bytes.
+        return why_not_plain(data) or str(error)
+    return None

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from accelssl.errors import UserError
 from accelssl.shards.sources.image_name import parse_name
-from accelssl.shards.sources.label_votes import Evidence
+from accelssl.shards.sources.label_votes import LabelVotes
 from accelssl.shards.sources.listing import (
     WHOLE_FILE,
     Container,
@@ -29,14 +29,14 @@ class Gathering:
     number, and `unknown_examples` has the first by name.
     """
 
-    def __init__(self, evidence: Evidence, on_found: Callable[[], None]) -> None:
+    def __init__(self, votes: LabelVotes, on_found: Callable[[], None]) -> None:
         self.class_number: dict[str, int] = {}
         """The classes met, also those without images. Numbered as they were met."""
         self.validation_names = 0
         """How many images are called as those of ImageNet's validation set."""
         self.unknown = 0
         self.unknown_examples: list[str] = []
-        self._evidence = evidence
+        self._votes = votes
         self._on_found = on_found
         self._containers: list[Container] = []
         self._names: list[str] = []
@@ -77,7 +77,7 @@ class Gathering:
         self._on_found()
         name = parse_name(file_name)
         self.validation_names += name.val_number is not None
-        class_name = self._evidence.class_of(place, folder, file_name, name)
+        class_name = self._votes.class_of(place, folder, file_name, name)
         if class_name is None:
             self.unknown += 1
             # Kept sorted: the order that a file system gives differs between copies.

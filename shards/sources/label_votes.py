@@ -1,6 +1,6 @@
-"""Decides the class of each image from everything that tells it, and finds contradictions.
+"""The class of each image by the votes of devkit, names, folders and ImageNet's own list.
 
-A wrong label does no visible harm, so wherever two things tell the class they must agree.
+A wrong label does no visible harm, so all votes for an image must agree.
 """
 
 from collections.abc import Sequence
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from accelssl.errors import UserError
 from accelssl.shards.sources.ilsvrc2012 import imagenet_val_wnids
 from accelssl.shards.sources.image_name import ImageName, is_wnid
+from accelssl.text import plural
 
 
-class Evidence:
-    """Judges images one by one and remembers those that were told in two ways.
+class LabelVotes:
+    """The votes on the classes of images, with the images whose votes disagree.
 
-    In this order: the devkit, the class appended to the name, the class folder, the train name, and
-    the list of validation labels that comes with the package. A class folder that is no wnid is
-    simply the class: nothing can contradict it.
+    The voters, the first one decides: the devkit, the class appended to the name, the class folder,
+    the train name, and the list of validation labels that comes with the package. A class folder
+    that is no wnid is the class, whatever the votes.
     """
 
     def __init__(self, devkit_val_wnids: Sequence[str] | None) -> None:
@@ -23,57 +24,57 @@ class Evidence:
         self._disagreements = 0
         self._first: tuple[str, str] | None = None
         self.beyond_devkit = 0
-        """How many validation images have numbers that the devkit does not reach."""
+        """Number of validation images with a number above the devkit's last."""
         self.highest_beyond = 0
 
     def class_of(
         self, place: str, folder: str | None, file_name: str, name: ImageName
     ) -> str | None:
-        """The class of an image, or None if nothing tells it.
+        """Return the class of an image, or None without a vote.
 
-        `folder` is the name of its class folder (None without), `place` that folder for messages.
+        `folder` is the name of the class folder, or None; `place` names the folder in messages.
         """
         _, train_wnid, val_number, appended_wnid = name
         if val_number is None and train_wnid in (None, folder) and appended_wnid is None:
             return folder  # nearly all images: spares 1.28M of them the rest
-        claims: dict[str, str] = {}
+        votes: dict[str, str] = {}
         if val_number is not None and self._devkit is not None:
-            _claim(claims, "the devkit", _at(self._devkit, val_number))
+            _vote(votes, "the devkit", _at(self._devkit, val_number))
             if val_number > len(self._devkit):
                 self.beyond_devkit += 1
                 self.highest_beyond = max(self.highest_beyond, val_number)
-        _claim(claims, "its name", appended_wnid)
+        _vote(votes, "its name", appended_wnid)
         if folder is not None and is_wnid(folder):
-            _claim(claims, "its folder", folder)
-        _claim(claims, "the beginning of its name", train_wnid)
+            _vote(votes, "its folder", folder)
+        _vote(votes, "the beginning of its name", train_wnid)
         if val_number is not None:
-            _claim(claims, "ImageNet's validation list", _at(imagenet_val_wnids(), val_number))
-        if len(set(claims.values())) > 1:
-            self._note_disagreement(f"{place}/{file_name}", claims)
+            _vote(votes, "ImageNet's validation list", _at(imagenet_val_wnids(), val_number))
+        if len(set(votes.values())) > 1:
+            self._note_disagreement(f"{place}/{file_name}", votes)
         if folder is not None and not is_wnid(folder):
             return folder
-        return next(iter(claims.values()), None)
+        return next(iter(votes.values()), None)
 
     def check(self) -> None:
-        """Raises UserError if anything was told in two ways."""
+        """Raise UserError if the votes for any image disagree."""
         if self._first is not None:
-            path, claims = self._first
+            path, votes = self._first
             raise UserError(
-                f"The class of {self._disagreements} images is told in two ways that disagree, "
-                f"first of {path}: {claims}.",
-                "Find out which is right, and correct or remove the other.",
+                f"The sources of the class disagree for {plural(self._disagreements, 'image')}, "
+                f"first for {path}: {votes}.",
+                "Find out which source is right, and correct or remove the other.",
             )
 
-    def _note_disagreement(self, path: str, claims: dict[str, str]) -> None:
+    def _note_disagreement(self, path: str, votes: dict[str, str]) -> None:
         self._disagreements += 1
-        told = (path, ", ".join(f"{wnid} by {source}" for source, wnid in claims.items()))
+        found = (path, ", ".join(f"{wnid} by {source}" for source, wnid in votes.items()))
         # The first by name, as the order that a file system gives differs between copies.
-        self._first = told if self._first is None else min(self._first, told)
+        self._first = found if self._first is None else min(self._first, found)
 
 
-def _claim(claims: dict[str, str], source: str, wnid: str | None) -> None:
+def _vote(votes: dict[str, str], source: str, wnid: str | None) -> None:
     if wnid is not None:
-        claims[source] = wnid
+        votes[source] = wnid
 
 
 def _at(wnids: Sequence[str], number: int) -> str | None:

@@ -10,10 +10,10 @@ from accelssl.shards.sources.checks import (
     refuse_unknown_classes,
     refuse_validation_as_train,
 )
-from accelssl.shards.sources.completeness import what_is_missing
 from accelssl.shards.sources.devkit import read_devkit, refuse_short_truth
 from accelssl.shards.sources.gathering import Gathering
-from accelssl.shards.sources.label_votes import Evidence
+from accelssl.shards.sources.ilsvrc2012 import differences_from_imagenet
+from accelssl.shards.sources.label_votes import LabelVotes
 from accelssl.shards.sources.layout import Layout, Part, find_layout
 from accelssl.shards.sources.listing import Listing
 from accelssl.shards.sources.selection import Selection, refuse_missing
@@ -59,7 +59,7 @@ def open_source(
         for gathering in gatherings.values():
             gathering.keep_only(chosen)
     classes = _checked_classes(layout, gatherings, chosen, ignored)
-    missing = what_is_missing(
+    missing = differences_from_imagenet(
         {split: gathering.images_by_class() for split, gathering in gatherings.items()},
         is_subset=chosen is not None,
         limit_per_class=selection.limit_per_class,
@@ -81,17 +81,15 @@ def _gathered(
 ) -> dict[str, Gathering]:
     """The images of each split that is there."""
     truth = None if layout.devkit is None else read_devkit(layout.devkit)
-    evidence = Evidence(truth)
+    votes = LabelVotes(truth)
     count = _Count(on_listed)
-    gatherings = {
-        split: Gathering(evidence, count.add) for split in SPLITS if _parts(layout, split)
-    }
+    gatherings = {split: Gathering(votes, count.add) for split in SPLITS if _parts(layout, split)}
     _walk(layout, gatherings, ignored)
     count.report()
     if layout.devkit is not None and truth is not None:
-        beyond, highest = evidence.beyond_devkit, evidence.highest_beyond
+        beyond, highest = votes.beyond_devkit, votes.highest_beyond
         refuse_short_truth(layout.devkit, len(truth), beyond, highest)
-    evidence.check()
+    votes.check()
     if layout.val_may_be_in_train and gatherings["val"].is_untouched:
         del gatherings["val"]
     return gatherings

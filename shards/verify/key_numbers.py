@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from accelssl.shards.verify.findings import INDEX, Findings
-from accelssl.shards.verify.manifest_checks import Claims
+from accelssl.shards.verify.manifest_checks import ExpectedSet
 from accelssl.shards.verify.sample_content import Content
 
 _NO_NUMBER = -1
@@ -22,7 +22,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 def check_key_numbers(
-    claims: Claims,
+    expected: ExpectedSet,
     split: str,
     contents: Sequence[Content],
     describe: Callable[[int], str],
@@ -45,9 +45,9 @@ def check_key_numbers(
         what = f"it comes after {describe(before)}"
         findings.wrong(INDEX, "keys are out of order", describe(here), what)
     # Where there are more or fewer samples than the manifest says, that is a problem of its own.
-    is_whole = claims.written.get(split) == len(number_N)
+    is_whole = expected.written.get(split) == len(number_N)
     skipped = int(number_U[-1]) + 1 - len(number_U)
-    quarantined = claims.quarantined.get(split, skipped)
+    quarantined = expected.quarantined.get(split, skipped)
     if is_whole and skipped > quarantined:
         what = (
             f"{skipped:,} of the numbers up to {number_U[-1]} are no keys; "

@@ -1,7 +1,7 @@
-"""What a shard set says of itself, as far as its manifest can be read.
+"""Checks of a manifest, and the expected shard set that the other checks compare with the files.
 
-A manifest with a fault is a problem, not the end of the check: every entry of it that makes sense
-is still held against the files. Without any that does, the names of the tars must do.
+A fault in the manifest does not end the verification: every valid entry is still compared with the
+files. Without a valid entry, the expected set is made of the names of the tars.
 """
 
 import re
@@ -23,8 +23,8 @@ _UNKNOWN_SPLIT: Final = "unknown"
 
 
 @dataclass(frozen=True)
-class ShardClaim:
-    """One shard; None is what the manifest does not tell."""
+class ExpectedShard:
+    """One shard by its manifest. A field is None where the manifest has no valid value."""
 
     split: str
     name: str
@@ -36,10 +36,11 @@ class ShardClaim:
 
 
 @dataclass(frozen=True)
-class Claims:
-    """The whole set. `is_adopted`: others wrote the tars, so names and order are free.
+class ExpectedSet:
+    """A shard set by its manifest.
 
-    `is_shuffled`: it says that its order is a shuffle. `written` and `quarantined` count by split.
+    `is_adopted`: others wrote the tars, so names and order are free. `is_shuffled`: the manifest
+    has the seed of a shuffle. `written` and `quarantined` count samples by split.
     """
 
     classes: tuple[str, ...] | None
@@ -48,7 +49,7 @@ class Claims:
     is_shuffled: bool
     written: Mapping[str, int]
     quarantined: Mapping[str, int]
-    shards: tuple[ShardClaim, ...]
+    shards: tuple[ExpectedShard, ...]
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -56,27 +57,27 @@ class Claims:
 
     @property
     def samples(self) -> int:
-        """In all shards that tell."""
+        """The number of samples in all shards with a known number."""
         return sum(shard.samples or 0 for shard in self.shards)
 
 
-def read_claims(storage: Storage, findings: Findings) -> Claims:
-    """What the manifest claims, with every fault in it noted.
+def read_expected(storage: Storage, findings: Findings) -> ExpectedSet:
+    """Return the set that the manifest describes, and add every fault of it to `findings`.
 
-    Raises UserError where there is no manifest: that is not a shard set.
+    Raises UserError where there is no manifest: the place is no shard set.
     """
     try:
         manifest, digest = read_manifest(storage)
     except UserError as error:
         if not _has_manifest(storage):
             raise
-        claims = _salvaged(storage, error.what, findings)
+        expected = _salvaged(storage, error.what, findings)
     except RecursionError:  # Python's parser goes only so deep
-        claims = _salvaged(storage, "It is nested too deeply to be a manifest.", findings)
+        expected = _salvaged(storage, "It is nested too deeply to be a manifest.", findings)
     else:
         check_manifest(storage, manifest, digest, findings)
-        claims = _of_manifest(manifest)
-    return _checked(claims, findings)
+        expected = _of_manifest(manifest)
+    return _checked(expected, findings)
 
 
 def _has_manifest(storage: Storage) -> bool:
@@ -86,8 +87,8 @@ def _has_manifest(storage: Storage) -> bool:
         return False
 
 
-def _of_manifest(manifest: Manifest) -> Claims:
-    return Claims(
+def _of_manifest(manifest: Manifest) -> ExpectedSet:
+    return ExpectedSet(
         classes=manifest.classes,
         components=manifest.components,
         is_adopted=manifest.seed is None,
@@ -95,59 +96,62 @@ def _of_manifest(manifest: Manifest) -> Claims:
         written={name: split.written for name, split in manifest.splits.items()},
         quarantined={name: split.quarantined for name, split in manifest.splits.items()},
         shards=tuple(
-            ShardClaim(name, **vars(shard))
+            ExpectedShard(name, **vars(shard))
             for name, split in manifest.splits.items()
             for shard in split.shards
         ),
     )
 
 
-def _checked(claims: Claims, findings: Findings) -> Claims:
-    """Without the shards that are named twice; they would be taken for duplicates of images."""
-    first: dict[str, ShardClaim] = {}
-    for shard in claims.shards:
+def _checked(expected: ExpectedSet, findings: Findings) -> ExpectedSet:
+    """Find doubled names and empty shards; return the set with each shard once."""
+    # A shard that is named twice would count as duplicates of its images.
+    first: dict[str, ExpectedShard] = {}
+    for shard in expected.shards:
         if shard.name in first:
             what = f"it is in {first[shard.name].split} and again in {shard.split}"
             findings.wrong(MANIFEST, "a shard is named twice", shard.name, what)
         first.setdefault(shard.name, shard)
         if shard.samples == 0:
             findings.wrong(MANIFEST, "a shard is empty", shard.name, "it has no samples")
-    for name, count in Counter(claims.classes).items():
+    for name, count in Counter(expected.classes).items():
         if count > 1:
             findings.wrong(MANIFEST, "a class is named twice", name, f"it has {count} labels")
-    return replace(claims, shards=tuple(first.values()))
+    return replace(expected, shards=tuple(first.values()))
 
 
-def _salvaged(storage: Storage, why: str, findings: Findings) -> Claims:
+def _salvaged(storage: Storage, why: str, findings: Findings) -> ExpectedSet:
     findings.wrong(MANIFEST, fault_of(storage), storage.path_of(MANIFEST_NAME), why)
     document = document_of(storage)
     classes = document.get("classes")
     components = document.get("components")
     seed = document.get("seed", 0)
-    shards: list[ShardClaim] = []
+    shards: list[ExpectedShard] = []
     counts: dict[str, dict[str, int]] = {"written": {}, "quarantined": {}}
     splits = document.get("splits")
     for split, entry in splits.items() if isinstance(splits, dict) else ():
         entries = entry.get("shards") if isinstance(entry, dict) else None
         for number, shard in enumerate(entries if isinstance(entries, list) else ()):
-            claim = _shard_claim(split, number, shard, findings)
-            shards += [claim] if claim else []
+            found = _shard_of_entry(split, number, shard, findings)
+            shards += [found] if found else []
         for key, by_split in counts.items():
             if isinstance(entry, dict) and _is_count(entry.get(key)):
                 by_split[split] = entry[key]
     is_list = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
-    return Claims(
+    return ExpectedSet(
         classes=tuple(classes or ()) if is_list and classes else None,
         components=COMPONENTS[:2] if components == list(COMPONENTS[:2]) else COMPONENTS,
         is_adopted=seed is None,
         is_shuffled=_is_count(document.get("seed")),
         **counts,
-        shards=tuple(shards) or tuple(_named_claim(name) for name in _tars(storage)),
+        shards=tuple(shards) or tuple(_shard_of_name(name) for name in _tars(storage)),
     )
 
 
-def _shard_claim(split: str, number: int, entry: object, findings: Findings) -> ShardClaim | None:
-    """What makes sense in an entry; nothing does without a name that is one of a file."""
+def _shard_of_entry(
+    split: str, number: int, entry: object, findings: Findings
+) -> ExpectedShard | None:
+    """Return the valid fields of an entry, or None without a valid name."""
     fields = entry if isinstance(entry, dict) else {}
     accepts: dict[str, Callable[[object], bool]] = {
         "name": lambda value: _matches(SHARD_NAME, value),
@@ -157,26 +161,26 @@ def _shard_claim(split: str, number: int, entry: object, findings: Findings) -> 
         "idx_bytes": _is_count,
         "idx_sha256": lambda value: _matches(_SHA256, value),
     }
-    sound = {key: fields.get(key) for key, accept in accepts.items() if accept(fields.get(key))}
-    where = str(sound.get("name", f"shard {number} of {split}"))
+    valid = {key: fields.get(key) for key, accept in accepts.items() if accept(fields.get(key))}
+    where = str(valid.get("name", f"shard {number} of {split}"))
     for key in accepts:
-        if key not in sound:
+        if key not in valid:
             what = f"its {key} is {fields.get(key)!r}"[:200]
             findings.wrong(MANIFEST, "an entry is damaged", where, what)
-    if "name" not in sound:
+    if "name" not in valid:
         return None
-    rest: dict[str, Any] = {key: sound.get(key) for key in accepts if key != "name"}
-    return ShardClaim(split, where, **rest)
+    rest: dict[str, Any] = {key: valid.get(key) for key in accepts if key != "name"}
+    return ExpectedShard(split, where, **rest)
 
 
 def _tars(storage: Storage) -> list[str]:
     return [name for name in storage.names() if name.endswith(".tar")]
 
 
-def _named_claim(tar: str) -> ShardClaim:
+def _shard_of_name(tar: str) -> ExpectedShard:
     own = _OWN_TAR.fullmatch(tar)
     split = own[1] if own else _UNKNOWN_SPLIT
-    return ShardClaim(split, tar.removesuffix(".tar"), None, None, None, None, None)
+    return ExpectedShard(split, tar.removesuffix(".tar"), None, None, None, None, None)
 
 
 def _is_count(value: object) -> bool:

@@ -112,7 +112,7 @@ class ContentReader:
         if "json" not in extents:
             return None
         text = self._read(extents["json"], _LONGEST_JSON_BYTES)
-        about = _told(text)
+        about = _parse_about(text)
         wnid, name = about.wnid, about.name
         if self._is_adopted:
             self._check_wnid(where, label, wnid if wnid in self._label_of else None)
@@ -167,24 +167,24 @@ class ContentReader:
         return data if len(data) == extent.size_bytes else None
 
 
-class _Told(NamedTuple):
-    """What a sample's JSON tells; `others` are the keys that accelssl does not write."""
+class _About(NamedTuple):
+    """The JSON of a sample; `others` are the keys that accelssl does not write."""
 
     wnid: str | None = None
     name: str | None = None
     others: tuple[str, ...] = ()
 
 
-def _told(text: bytes | None) -> _Told:
+def _parse_about(text: bytes | None) -> _About:
     try:
         about = json.loads(text or b"")
     except (ValueError, RecursionError):
-        return _Told()
+        return _About()
     if not isinstance(about, dict):
-        return _Told()
-    told = (about.get(key) for key in ("wnid", "name"))
-    wnid, name = (value if isinstance(value, str) else None for value in told)
-    return _Told(wnid, name, tuple(sorted(about.keys() - {"wnid", "name"})))
+        return _About()
+    values = (about.get(key) for key in ("wnid", "name"))
+    wnid, name = (value if isinstance(value, str) else None for value in values)
+    return _About(wnid, name, tuple(sorted(about.keys() - {"wnid", "name"})))
 
 
 def _digest(data: bytes | None) -> bytes:

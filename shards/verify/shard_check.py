@@ -14,7 +14,7 @@ from accelssl.shards.storage.storage import Location, Storage, open_storage
 from accelssl.shards.tars.hashed_file import HashedFile
 from accelssl.shards.verify.findings import CHECKSUMS, FILES, INDEX, Findings
 from accelssl.shards.verify.index_rows import IndexRows, is_laid_out
-from accelssl.shards.verify.manifest_checks import ShardClaim
+from accelssl.shards.verify.manifest_checks import ExpectedShard
 from accelssl.shards.verify.sample_content import Content, ContentReader
 from accelssl.shards.verify.shard_layout import ShardLayout
 from accelssl.shards.verify.storage_file import StorageFile
@@ -30,7 +30,7 @@ class ShardTask:
     """
 
     location: Location
-    shard: ShardClaim
+    shard: ExpectedShard
     classes: tuple[str, ...] | None
     components: tuple[str, ...]
     is_adopted: bool
@@ -48,7 +48,7 @@ class ShardTask:
 class CheckedShard:
     """What was found in a shard. `content` is None if there was no tar to read."""
 
-    shard: ShardClaim
+    shard: ExpectedShard
     findings: Findings
     content: Content | None
     hashed: int
@@ -117,10 +117,10 @@ def _read_samples(task: ShardTask, layout: ShardLayout, content: ContentReader) 
         content.take(sample, task.to_decode is None or number in task.to_decode)
 
 
-def _is_hashed(name: str, claimed: str | None, actual: str, findings: Findings) -> bool:
-    if claimed is None:
+def _is_hashed(name: str, expected: str | None, actual: str, findings: Findings) -> bool:
+    if expected is None:
         return False
-    if actual != claimed:
-        what = f"its sha256 is {actual[:12]}..., not the {claimed[:12]}... in the manifest"
+    if actual != expected:
+        what = f"its sha256 is {actual[:12]}..., not the {expected[:12]}... in the manifest"
         findings.wrong(CHECKSUMS, "other bytes than were written", name, what)
     return True

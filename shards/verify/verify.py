@@ -23,13 +23,13 @@ from accelssl.shards.verify.findings import (
     NOT_CHECKED,
     Findings,
 )
-from accelssl.shards.verify.manifest_checks import Claims, read_claims
+from accelssl.shards.verify.manifest_checks import ExpectedSet, read_expected
 from accelssl.shards.verify.sample_content import NO_LABEL
 from accelssl.shards.verify.shard_check import CheckedShard, ShardTask, check_shard
 from accelssl.shards.verify.verification import Verification, verification
 from accelssl.shards.verify.whole_set import ReadShard, check_whole
 from accelssl.shards.write.worker_pool import run_jobs, usable_cores
-from accelssl.text import counted
+from accelssl.text import plural
 
 
 def verify_shards(
@@ -55,10 +55,10 @@ def verify_shards(
             raise UserError(f"{name} is {value}.", f"Use {least} or more.")
     storage = open_storage(location)
     findings = Findings()
-    claims = read_claims(storage, findings)
+    expected = read_expected(storage, findings)
     sizes_bytes = listed_sizes_bytes(storage)
-    check_files(storage, claims, sizes_bytes, findings)
-    tasks = list(_tasks(location, claims, sizes_bytes, None if full else sample))
+    check_files(storage, expected, sizes_bytes, findings)
+    tasks = list(_tasks(location, expected, sizes_bytes, None if full else sample))
     workers = min(workers or usable_cores(), max(1, len(tasks)))
     checked = _check_all(tasks, workers, progress)
     for shard in checked:
@@ -68,31 +68,31 @@ def verify_shards(
         for shard in checked
         if shard.content is not None
     ]
-    figures = _figures(claims, tasks, checked) | check_whole(claims, read, findings)
+    figures = _figures(expected, tasks, checked) | check_whole(expected, read, findings)
     return verification(storage.location, findings, figures)
 
 
 def _tasks(
-    location: Location, claims: Claims, sizes_bytes: Mapping[str, int], sample: int | None
+    location: Location, expected: ExpectedSet, sizes_bytes: Mapping[str, int], sample: int | None
 ) -> Iterator[ShardTask]:
     """One for each shard. A sample of None is all images."""
     before = 0
-    for shard in claims.shards:
+    for shard in expected.shards:
         if sample is None:
             to_decode = None
         elif shard.samples is None:
             # Where in the set it is cannot be told: its share, from its beginning.
-            to_decode = frozenset(range(-(-sample // len(claims.shards))))
+            to_decode = frozenset(range(-(-sample // len(expected.shards))))
         else:
-            to_decode = _spread(sample, claims.samples, before, shard.samples)
+            to_decode = _spread(sample, expected.samples, before, shard.samples)
         before += shard.samples or 0
         tar_bytes, idx_bytes = (sizes_bytes.get(f"{shard.name}.{ext}") for ext in ("tar", "idx"))
         yield ShardTask(
             location=location,
             shard=shard,
-            classes=claims.classes,
-            components=claims.components,
-            is_adopted=claims.is_adopted,
+            classes=expected.classes,
+            components=expected.components,
+            is_adopted=expected.is_adopted,
             tar_bytes=tar_bytes,
             idx_bytes=idx_bytes,
             to_decode=to_decode,
@@ -132,7 +132,7 @@ def _check_all(
 
 
 def _figures(
-    claims: Claims, tasks: Sequence[ShardTask], checked: Sequence[CheckedShard]
+    expected: ExpectedSet, tasks: Sequence[ShardTask], checked: Sequence[CheckedShard]
 ) -> dict[str, str]:
     contents = [shard.content for shard in checked if shard.content]
     found = sum(len(content.label_N) for content in contents)
@@ -142,19 +142,20 @@ def _figures(
     tars = sum(task.tar_bytes is not None for task in tasks)
     hashed = sum(shard.hashed for shard in checked)
     size_bytes = sum(task.size_bytes for task in tasks)
-    has_sizes = any(shard.tar_bytes is not None for shard in claims.shards)
-    has_checksums = any(shard.tar_sha256 or shard.idx_sha256 for shard in claims.shards)
-    classes = "no classes" if claims.classes is None else counted(len(claims.classes), "class")
-    files = f"{counted(tars, 'tar')} with index, {_size(size_bytes)}"
+    has_sizes = any(shard.tar_bytes is not None for shard in expected.shards)
+    has_checksums = any(shard.tar_sha256 or shard.idx_sha256 for shard in expected.shards)
+    classes = "no classes" if expected.classes is None else plural(len(expected.classes), "class")
+    splits = " and ".join(expected.splits)
+    files = f"{plural(tars, 'tar')} with index, {_size(size_bytes)}"
     compared = f"{hashed:,} of {2 * len(tasks):,} files compared"
     in_range = f"{labelled:,} labels in range"
     numbers = f"{NOT_CHECKED}: the manifest names no classes; {labelled:,} labels are numbers"
     return {
-        MANIFEST: f"{classes}, {' and '.join(claims.splits)}, {counted(claims.samples, 'sample')}",
+        MANIFEST: f"{classes}, {splits}, {plural(expected.samples, 'sample')}",
         FILES: files if has_sizes else f"{NOT_CHECKED}: the manifest names no files; {files}",
         CHECKSUMS: compared if has_checksums else f"{NOT_CHECKED}: the manifest has no checksums",
         INDEX: f"{found:,} samples found",
-        LABELS: numbers if claims.classes is None else in_range,
+        LABELS: numbers if expected.classes is None else in_range,
         IMAGES: of_found if decoded else f"{NOT_CHECKED}: {of_found}",
     }
 

@@ -19,8 +19,8 @@ from accelssl.shards.verify.findings import (
     Findings,
 )
 from accelssl.shards.verify.key_numbers import check_key_numbers
-from accelssl.shards.verify.manifest_checks import Claims
-from accelssl.shards.verify.order_check import ALARM_ODDS, judge_order
+from accelssl.shards.verify.manifest_checks import ExpectedSet
+from accelssl.shards.verify.order_check import LIMIT_SD, judge_order
 from accelssl.shards.verify.sample_content import NO_LABEL, Content
 
 _NOTHING_READ = f"{NOT_CHECKED}: no sample could be read"
@@ -38,30 +38,32 @@ class ReadShard(NamedTuple):
 BySplit = Mapping[str, Sequence[ReadShard]]
 
 
-def check_whole(claims: Claims, shards: Sequence[ReadShard], findings: Findings) -> dict[str, str]:
+def check_whole(
+    expected: ExpectedSet, shards: Sequence[ReadShard], findings: Findings
+) -> dict[str, str]:
     """Check all samples that could be read, in the order of the set; returns figures by check."""
-    by_split = {split: [s for s in shards if s.split == split] for split in claims.splits}
+    by_split = {split: [s for s in shards if s.split == split] for split in expected.splits}
     label_by_split = {
         split: np.concatenate([shard.content.label_N for shard in of_split])
         for split, of_split in by_split.items()
         if of_split
     }
-    if not claims.is_adopted:
+    if not expected.is_adopted:
         for split, of_split in by_split.items():
             contents = [shard.content for shard in of_split]
             if contents:
                 describe = _Places(of_split).describe
-                check_key_numbers(claims, split, contents, describe, findings)
+                check_key_numbers(expected, split, contents, describe, findings)
     return {
-        CLASSES: check_balance(claims, label_by_split, findings),
-        DUPLICATES: _check_duplicates(claims, by_split, findings),
-        ORDER: _check_order(claims, by_split, findings),
+        CLASSES: check_balance(expected, label_by_split, findings),
+        DUPLICATES: _check_duplicates(expected, by_split, findings),
+        ORDER: _check_order(expected, by_split, findings),
     }
 
 
-def _check_duplicates(claims: Claims, by_split: BySplit, findings: Findings) -> str:
+def _check_duplicates(expected: ExpectedSet, by_split: BySplit, findings: Findings) -> str:
     # Tars of others may number their samples anew in each tar.
-    into = findings.notes if claims.is_adopted else findings.problems
+    into = findings.notes if expected.is_adopted else findings.problems
     for of_split in filter(None, by_split.values()):
         describe = _Places(of_split).describe
         keys = np.concatenate([shard.content.key_N2 for shard in of_split])
@@ -85,8 +87,8 @@ def _check_duplicates(claims: Claims, by_split: BySplit, findings: Findings) -> 
     )
 
 
-def _check_order(claims: Claims, by_split: BySplit, findings: Findings) -> str:
-    report = findings.wrong if claims.is_shuffled else findings.note
+def _check_order(expected: ExpectedSet, by_split: BySplit, findings: Findings) -> str:
+    report = findings.wrong if expected.is_shuffled else findings.note
     figures = []
     for split, shards in by_split.items():
         if not shards:
@@ -99,13 +101,15 @@ def _check_order(claims: Claims, by_split: BySplit, findings: Findings) -> str:
             continue
         firsts = np.unique(np.searchsorted(labelled, places.first_P))
         verdict = judge_order(label_N[labelled], firsts[firsts < len(labelled)])
-        odds = _odds(verdict.odds_log10)
-        passes = "passes for a fair shuffle" if verdict.is_fair else f"is none: {odds}"
-        figures.append(f"{split} {passes}")
-        if verdict.at is not None:
+        deviations = (
+            f"{verdict.neighbours_sd:+.1f} sd in neighbours of the same class, "
+            f"{verdict.drift_sd:+.1f} sd in drift"
+        )
+        figures.append(f"{split} {deviations}")
+        if not verdict.is_fair:
             what = (
-                f"{split} is no fair shuffle of its labels: the odds against it pass "
-                f"{ALARM_ODDS:,.0f} to 1 here, and reach {odds}"
+                f"{split} is not shuffled: {deviations}; a random shuffle stays within "
+                f"{LIMIT_SD:g} standard deviations (sd)"
             )
             report(ORDER, "not shuffled", places.describe(int(labelled[verdict.at])), what)
     if not figures:
@@ -129,7 +133,3 @@ class _Places:
         number = int(np.searchsorted(self.first_P, i, side="right")) - 1
         key = self._keys(number)[i - int(self.first_P[number])].decode()
         return f"{self._shards[number].name}.tar: key {key}"
-
-
-def _odds(odds_log10: float) -> str:
-    return f"10^{odds_log10:.1f} to 1"

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice
@@ -32,11 +33,10 @@ from accelssl.shards.write.option_ranges import (
     refuse_unusable_sides,
 )
 from accelssl.shards.write.set_folder import SetFolder, set_folder
-from accelssl.shards.write.shard_pool import write_shards
-from accelssl.shards.write.shard_writer import Quarantined, ShardPlan
+from accelssl.shards.write.shard_writer import Quarantined, ShardPlan, write_shard
 from accelssl.shards.write.sharding_report import ShardingReport, SplitReport
-from accelssl.shards.write.worker_pool import usable_cores
-from accelssl.text import counted
+from accelssl.shards.write.worker_pool import run_jobs, usable_cores
+from accelssl.text import plural
 
 # By default a split makes at most this many shards (a reader holds a file open for each, and 1024
 # are usually allowed), and none so small that a worker's start-up would outweigh it.
@@ -78,23 +78,10 @@ def shard_images(
     )
     refuse_unusable_sides(spelled, max_side, short_side)
     sides = {"max_side": max_side, "short_side": short_side}
-    try:
-        with set_folder(out) as folder:
-            images = open_source(source) if isinstance(source, Path) else source()
-            job = _Job(images, folder, seed, samples_per_shard, sides)
-            quarantine, digest = job.run(workers or usable_cores(), progress, spelled)
-    except BrokenProcessPool:
-        raise UserError(
-            "A worker process was killed while it checked images, perhaps for want of memory.",
-            "Run it again with fewer workers; it goes on from there.",
-        ) from None
-    except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        what_to_do = "Free some space." if is_full else remedy(out)
-        raise UserError(
-            f"{out} cannot be written: {error.strerror}.",
-            f"{what_to_do} Run it again: it goes on from the shards that are done.",
-        ) from error
+    with _failures_explained(out), set_folder(out) as folder:
+        images = open_source(source) if isinstance(source, Path) else source()
+        job = _Job(images, folder, seed, samples_per_shard, sides)
+        quarantine, digest = job.run(workers or usable_cores(), progress, spelled)
     return ShardingReport(
         out=str(out),
         digest=digest,
@@ -109,9 +96,28 @@ def shard_images(
     )
 
 
+@contextmanager
+def _failures_explained(out: Location) -> Iterator[None]:
+    """Raise UserError in place of an OSError, or when a worker process was killed."""
+    try:
+        yield
+    except BrokenProcessPool:
+        raise UserError(
+            "A worker process was killed, perhaps because memory ran out.",
+            "Run the same command with fewer workers: it continues from the finished shards.",
+        ) from None
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what_to_do = "Free some space." if is_full else remedy(out)
+        raise UserError(
+            f"{out} cannot be written: {error.strerror}.",
+            f"{what_to_do} Run the same command: it continues from the finished shards.",
+        ) from error
+
+
 @dataclass
 class _Outcome:
-    """A split so far."""
+    """The shards and counts of a split up to now."""
 
     shards: list[ShardEntry] = field(default_factory=list)
     transcoded: Counter[str] = field(default_factory=Counter)
@@ -170,7 +176,7 @@ class _Job:
                 progress(self.taken_over + done, total)
 
         on_progress(0)
-        for shard in write_shards(plans, workers, on_progress):
+        for shard in run_jobs(write_shard, plans, workers, on_progress):
             # They arrive in the order of their plans, so numbers and lists come out the same.
             split = shard.plan.split
             record = self._folder.publish(shard, len(self.outcome[split].shards))
@@ -194,7 +200,7 @@ class _Job:
         """What of the outcome needs a look."""
         lost = {split: outcome.lost_classes() for split, outcome in self.outcome.items()}
         return [
-            f"No image of {split} is left of {counted(len(names), 'class')}: {', '.join(names[:5])}"
+            f"No image of {split} is left of {plural(len(names), 'class')}: {', '.join(names[:5])}"
             f"{', ...' if len(names) > 5 else ''}. Repair them, or leave the class out."
             for split, names in lost.items()
             if names

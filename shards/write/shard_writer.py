@@ -65,10 +65,10 @@ class WrittenShard:
     quarantined: tuple[Quarantined, ...]
 
 
-def write_shard(plan: ShardPlan, on_image: Callable[[], None]) -> WrittenShard:
+def write_shard(plan: ShardPlan, on_step: Callable[[int], None]) -> WrittenShard:
     """Write `<stem>.tar.part` and `<stem>.idx.part`, both flushed to disk.
 
-    Holds one image in memory at a time. Calls `on_image` after each image. A key is skipped where
+    Holds one image in memory at a time. Calls `on_step(1)` after each image. A key is skipped where
     an image is quarantined. Raises OSError when the files cannot be written.
     """
     keys: list[str] = []
@@ -88,7 +88,7 @@ def write_shard(plan: ShardPlan, on_image: Callable[[], None]) -> WrittenShard:
                 extents.append(_add_sample(tar, keys[-1], image, checked.jpeg))
                 if checked.transcoded_because is not None:
                     transcoded[checked.transcoded_because] += 1
-            on_image()
+            on_step(1)
         tar.finish()
         _flush(file)
     index = index_text(keys, extents).encode()

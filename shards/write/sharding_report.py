@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from accelssl.shards.images.smaller import is_made_smaller
 from accelssl.shards.manifest import SplitEntry
-from accelssl.text import counted, printable
+from accelssl.text import plural, printable
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class ShardingReport:
         return (self.images - self.taken_over) / self.elapsed_s
 
     def __str__(self) -> str:
-        classes = counted(self.classes, "class")
+        classes = plural(self.classes, "class")
         lines = [f"{self.out}: {classes}, {self.images_per_s:,.0f} images/s"]
         if self.taken_over:
             lines.append(f"done before by a call that was stopped: {self.taken_over:,} images")
         for name, split in self.splits.items():
             lines.append(
-                f"{name}: {counted(split.written, 'image')} in {counted(split.shards, 'shard')} "
+                f"{name}: {plural(split.written, 'image')} in {plural(split.shards, 'shard')} "
                 f"({split.size_bytes / 1e6:,.1f} MB), {split.quarantined} quarantined"
             )
             lines += [f"  {change}" for change in split.changes()]

@@ -1,10 +1,10 @@
 """Words of messages: numbers with their nouns, and names that can be shown."""
 
 
-def counted(count: int, noun: str) -> str:
-    """As in "1 shard", "1,234 shards", "2 classes", "3 batches"."""
-    plural = noun + ("es" if noun.endswith(("s", "tch")) else "s")
-    return f"{count:,} {noun if count == 1 else plural}"
+def plural(count: int, noun: str) -> str:
+    """Return the number with its noun: "1 shard", "1,234 shards", "2 classes", "3 batches"."""
+    nouns = noun + ("es" if noun.endswith(("s", "tch")) else "s")
+    return f"{count:,} {noun if count == 1 else nouns}"
 
 
 def printable(line: str) -> str:

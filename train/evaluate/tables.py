@@ -3,7 +3,7 @@
 from typing import Any
 
 from accelssl.formats import duration
-from accelssl.text import counted
+from accelssl.text import plural
 from accelssl.train.evaluate.linear_presets import CENTRAL, FRESH
 
 NAMES = ("trained", "untrained", "pixels")
@@ -32,8 +32,8 @@ def _linear(result: dict[str, Any]) -> list[str]:
     rates = [each["rate"] for each in result["trained"]["rates"]]
     lines = [
         f"linear probe ({result['preset']}) on {_crops(result['crops'])}: "
-        f"{counted(result['epochs'], 'epoch')}, batch {result['batch']}, "
-        f"{counted(result['train'], 'picture')}, {counted(result['classes'], 'class')}",
+        f"{plural(result['epochs'], 'epoch')}, batch {result['batch']}, "
+        f"{plural(result['train'], 'picture')}, {plural(result['classes'], 'class')}",
         f"{'':10} top-1  top-5  {'right of ' + format(result['val'], ','):>16}  rate",
         *(
             f"{name:10} {best['top1']:5.1f}  {_top5(best, result):>5}  {best['right1']:>16,}  "
@@ -81,8 +81,8 @@ def _finetune(result: dict[str, Any]) -> list[str]:
     if result["classes"] <= 5:
         top5 = right5 = ""
     lines = [
-        f"fine-tuning ({result['preset']}): {counted(result['epochs'], 'epoch')}, batch "
-        f"{result['batch']}, {counted(result['classes'], 'class')}, {duration(result['seconds'])}",
+        f"fine-tuning ({result['preset']}): {plural(result['epochs'], 'epoch')}, batch "
+        f"{result['batch']}, {plural(result['classes'], 'class')}, {duration(result['seconds'])}",
         f"top-1 {result['top1']:.1f}%{top5}: {result['right1']:,}{right5} of "
         f"{result['images']:,}, after the last epoch",
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from accelssl.errors import UserError
 from accelssl.pipeline.compression import UNCOMPRESSED, Compression
-from accelssl.text import counted
+from accelssl.text import plural
 from accelssl.train.config.auto import Auto
 from accelssl.train.config.budget import format_units
 from accelssl.train.config.config import TrainConfig
@@ -55,9 +55,9 @@ def affordable(config: TrainConfig) -> Size:
     ways += ["a larger --auto-share"] if auto.share < 1 else []
     ways += ["fewer points with --auto-at"] if len(auto.at) > 1 else []
     raise UserError(
-        f"--schedule auto is to measure gradients at {counted(len(auto.at), 'point')} for "
+        f"--schedule auto is to measure gradients at {plural(len(auto.at), 'point')} for "
         f"{100 * auto.share:g}% of {format_units(config.budget)} units: that pays for "
-        f"{counted(subbatches, 'sub-batch')} of {counted(subbatch, 'image')} at each, "
+        f"{plural(subbatches, 'sub-batch')} of {plural(subbatch, 'image')} at each, "
         f"{FEWEST_SUBBATCHES} are needed.",
         f"Use {', '.join(ways)}, fewer compressions with --auto-patches and --auto-drops, or "
         "another schedule: --schedule default or FILE, or --patch and --drop.",

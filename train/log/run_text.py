@@ -3,7 +3,7 @@
 from typing import Any
 
 from accelssl.formats import duration
-from accelssl.text import counted
+from accelssl.text import plural
 from accelssl.train.config.budget import fewer_epochs, format_units, steps_bought
 from accelssl.train.gradients.sample_size import affordable
 from accelssl.train.session import Session
@@ -31,7 +31,7 @@ def outline(session: Session) -> str:
     done = f", {session.step:,} steps are done" if session.step else ""
     algo = f"symmetric {config.algo}" if config.symmetric else config.algo
     if config.algo == "dino":
-        algo = f"{config.mode} mode of dino with {counted(config.n_local, 'small crop')},"
+        algo = f"{config.mode} mode of dino with {plural(config.n_local, 'small crop')},"
     return (
         f"{algo} {config.model}, {images:,} images, batch {config.batch}; "
         f"{format_units(config.budget)} units {_purchase(session, images)}{done}"
@@ -51,7 +51,7 @@ def _purchase(session: Session, images: int) -> str:
     costs = [config.batch * config.sample_cost(stage) for stage in stages]
     ends = [stage.until for stage in stages]
     steps = steps_bought(config.budget, list(zip(ends, costs, strict=True)))
-    parts = [f"{counted(n, 'step')} of {s.compression}" for n, s in zip(steps, stages, strict=True)]
+    parts = [f"{plural(n, 'step')} of {s.compression}" for n, s in zip(steps, stages, strict=True)]
     seen = config.batch * sum(steps)
     epochs = seen / images
     bought = f"buy {', then '.join(parts)}: {seen:,} images, {epochs:,.1f} epochs"

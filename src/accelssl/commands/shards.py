@@ -16,6 +16,20 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _SAMPLES = "samples_per_shard"
+Source = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder with train/<class>/* and val/<class>/*, with ImageNet's archives as "
+        "downloaded (read in place), or with WebDataset tars; or a train archive."
+    ),
+]
+ShortSide = Annotated[
+    int | None,
+    typer.Option(
+        help="Make pictures smaller whose shorter side has more pixels, as 256 [off]: less to "
+        "store and decode; what it does to accuracy is not measured yet."
+    ),
+]
 Workers = Annotated[int, typer.Option(help="Processes at work; 0: one for each core.")]
 
 
@@ -30,13 +44,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def shard_imagenet(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder with train/<class>/* and val/<class>/*, with ImageNet's archives as "
-            "downloaded (read in place), or with WebDataset tars; or a train archive."
-        ),
-    ],
+    source: Source,
     out: Annotated[str, typer.Argument(help="Folder or s3://bucket/prefix of the new set.")],
     val: Annotated[
         Path | None, typer.Option(help="Validation folder or archive, if not in SOURCE.")
@@ -54,13 +62,7 @@ def shard_imagenet(
     max_side: Annotated[
         int | None, typer.Option(help="Make pictures smaller whose longer side has more pixels.")
     ] = None,
-    short_side: Annotated[
-        int | None,
-        typer.Option(
-            help="Make pictures smaller whose shorter side has more pixels, as 256 [off]: less to "
-            "store and decode; what it does to accuracy is not measured yet."
-        ),
-    ] = None,
+    short_side: ShortSide = None,
     samples_per_shard: Annotated[
         int | None, typer.Option(help="Images in a shard [at most 256 shards a split].")
     ] = None,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from accelssl.shards import webdataset_of
 from accelssl.shards.adopt.adopt import index_shards
 from accelssl.shards.shard_set import open_shards
 
@@ -65,6 +66,13 @@ def read_by_webdataset(root: Path, split: str = "train") -> list[Sample]:
     return [(s.get("jpg") or s["jpeg"], int(s["cls"])) for s in found]
 
 
+def assert_webdataset_of_reads(root: Path, expected: list[Sample]) -> None:
+    pictures = [Image.open(io.BytesIO(image)).convert("RGB") for image, _ in expected]
+    read = list(webdataset_of(root, "train"))
+    assert [label for _, label in read] == [label for _, label in expected]
+    assert all(image == picture for (image, _), picture in zip(read, pictures, strict=True))
+
+
 def dali_reader(tars: Sequence[str], indexes: Sequence[str], **options: Any) -> Any:
     dali: Any = pytest.importorskip("nvidia.dali")
     pipeline = dali.Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
@@ -116,6 +124,7 @@ def assert_all_read(root: Path, expected: list[Sample]) -> None:
     assert read_by_accelssl(root) == expected
     assert read_by_tarfile(root) == expected
     assert read_by_webdataset(root) == expected
+    assert_webdataset_of_reads(root, expected)
     assert read_by_dali(root) == expected
     assert read_by_dali(root, dont_use_mmap=True) == expected
 

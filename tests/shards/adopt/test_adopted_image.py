@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from accelssl.shards.adopt.adopted_image import why_not_alike
+from accelssl.shards.adopt.tar_judge import why_not_alike
 from accelssl.shards.images.image_check import UnusableImage, check_image
 from accelssl.shards.images.image_header import MAX_PIXELS
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from accelssl.shards.adopt.adopted_image import why_not_alike
+from accelssl.shards.adopt.tar_judge import why_not_alike
 from accelssl.shards.images.image_check import CheckedImage, UnusableImage, check_image
 from accelssl.shards.images.jpeg_header import jpeg_size
 from accelssl.shards.images.plain_jpeg import why_not_plain

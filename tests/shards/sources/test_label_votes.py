@@ -231,13 +231,11 @@ def test_a_folder_in_words_is_the_class_whatever_its_images_are_called(tmp_path:
         ),
     ],
 )
-def test_what_is_told_in_two_ways_must_agree(
-    tmp_path: Path, path: str, one: str, other: str
-) -> None:
+def test_all_votes_for_an_image_must_agree(tmp_path: Path, path: str, one: str, other: str) -> None:
     train_of(tmp_path, TENCH, ALP)
     put(tmp_path / path)
     message = refusal(tmp_path)
-    assert re.search(rf"class of 1 images .* first of {re.escape(path)}: ", message)
+    assert re.search(rf"disagree for 1 image, first for {re.escape(path)}: ", message)
     assert one in message
     assert other in message
 
@@ -274,8 +272,8 @@ def test_the_devkit_must_agree_with_the_shipped_labels_and_with_folders(tmp_path
         put(tmp_path / "val" / f"ILSVRC2012_val_{number:08d}.JPEG")
     put_devkit(tmp_path / "ILSVRC2012_devkit_t12", {1: TENCH, 2: ALP, 3: "n02105855"}, [1, 2, 1])
     message = refusal(tmp_path)
-    assert "class of 2 images" in message
-    assert "first of val/ILSVRC2012_val_00000001.JPEG: " in message
+    assert "disagree for 2 images" in message
+    assert "first for val/ILSVRC2012_val_00000001.JPEG: " in message
     assert f"{TENCH} by the devkit, {SNAKE} by ImageNet's validation list" in message
 
 
@@ -289,7 +287,7 @@ def test_a_class_tar_with_images_of_another_class_is_refused(tmp_path: Path) -> 
         member.size = len(buffer.getvalue())
         tar.addfile(member, io.BytesIO(buffer.getvalue()))
     place = f"ILSVRC2012_img_train.tar/{TENCH}.tar/{ALP}_1.JPEG"
-    assert re.search(rf"class of 2 images .* first of {re.escape(place)}: ", refusal(tmp_path))
+    assert re.search(rf"disagree for 2 images, first for {re.escape(place)}: ", refusal(tmp_path))
 
 
 @pytest.mark.parametrize(

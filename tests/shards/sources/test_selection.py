@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from accelssl.errors import UserError
-from accelssl.shards.sources.completeness import what_is_missing
-from accelssl.shards.sources.ilsvrc2012 import imagenet_classes, in100_wnids
+from accelssl.shards.sources.ilsvrc2012 import (
+    differences_from_imagenet,
+    imagenet_classes,
+    in100_wnids,
+)
 from accelssl.shards.sources.open_source import open_source
 from accelssl.shards.sources.selection import Selection
 from accelssl.shards.sources.source import Source
@@ -196,8 +199,8 @@ def complete(wnids: list[str]) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize("limit", [None, 10, 1000])
 def test_nothing_is_missing_of_a_complete_set(limit: int | None) -> None:
     whole, part = complete(list(imagenet_classes())), complete(list(in100_wnids()))
-    assert what_is_missing(whole, is_subset=False, limit_per_class=limit) is None
-    assert what_is_missing(part, is_subset=True, limit_per_class=limit) is None
+    assert differences_from_imagenet(whole, is_subset=False, limit_per_class=limit) is None
+    assert differences_from_imagenet(part, is_subset=True, limit_per_class=limit) is None
 
 
 def test_one_missing_image_is_noticed_also_of_a_subset() -> None:
@@ -205,16 +208,16 @@ def test_one_missing_image_is_noticed_also_of_a_subset() -> None:
     wnid = in100_wnids()[41]
     total = sum(images["train"].values())
     images["train"][wnid] -= 1
-    text = what_is_missing(images, is_subset=True, limit_per_class=None)
+    text = differences_from_imagenet(images, is_subset=True, limit_per_class=None)
     assert text is not None
     expected = imagenet_classes()[wnid].train_images
     assert f"{total - 1:,} of {total:,} train images" in text
     assert f"({wnid} has {expected - 1} of {expected})" in text
     assert "val" not in text
     assert "the whole of the chosen part of ImageNet-1k:" in text
-    assert what_is_missing(images, is_subset=True, limit_per_class=10) is None
+    assert differences_from_imagenet(images, is_subset=True, limit_per_class=10) is None
     images["train"][wnid] = 9
-    text = what_is_missing(images, is_subset=True, limit_per_class=10)
+    text = differences_from_imagenet(images, is_subset=True, limit_per_class=10)
     assert text is not None
     assert f"999 of 1,000 train images ({wnid} has 9 of 10)" in text
 
@@ -223,24 +226,24 @@ def test_a_surplus_in_one_class_does_not_hide_a_lack_in_another() -> None:
     images = complete(list(imagenet_classes()))
     images["val"][TENCH] += 1
     images["val"][ALP] -= 1
-    text = what_is_missing(images, is_subset=False, limit_per_class=None)
+    text = differences_from_imagenet(images, is_subset=False, limit_per_class=None)
     assert text is not None
     assert f"50,000 of 50,000 val images ({TENCH} has 51 of 50)" in text
     assert "the whole of ImageNet-1k:" in text
     images["val"][ALP] = 4
-    text = what_is_missing(images, is_subset=False, limit_per_class=5)
+    text = differences_from_imagenet(images, is_subset=False, limit_per_class=5)
     assert text is not None
     assert "the whole of the chosen part of ImageNet-1k:" in text
 
 
 def test_a_missing_class_or_split_is_noticed() -> None:
     images = complete(list(imagenet_classes())[1:])
-    text = what_is_missing(images, is_subset=False, limit_per_class=None)
+    text = differences_from_imagenet(images, is_subset=False, limit_per_class=None)
     assert text is not None
     for part in ("999 of 1,000 classes", "1,279,867 of 1,281,167 train", "49,950 of 50,000 val"):
         assert part in text
     images = complete(list(imagenet_classes()))
     del images["val"]
-    text = what_is_missing(images, is_subset=False, limit_per_class=None)
+    text = differences_from_imagenet(images, is_subset=False, limit_per_class=None)
     assert text is not None
     assert "it has 0 of 50,000 val images." in text

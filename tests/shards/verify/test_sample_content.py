@@ -202,7 +202,7 @@ def test_a_set_in_the_order_of_its_classes_is_wrong(tmp_path: Path) -> None:
     out = write_set(tmp_path / "set", in_order_of_class(members_of_set()))
     report = verified(out)
     assert {f[:2] for f in found(report)} == {("order", "not shuffled")}
-    assert "train is no fair shuffle" in report.problems[0].what
+    assert "train is not shuffled" in report.problems[0].what
     assert sum(report.problem_counts.values()) == 1
 
 
