@@ -18,7 +18,7 @@ from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.decode import hardware_queues
 from accelssl.pipeline.decode.crop_stream import Crops, crop_stream
 from accelssl.pipeline.decode.decoding import Decoding
-from accelssl.pipeline.decode.prep_stream import Lane
+from accelssl.pipeline.decode.prep_stream import PrepStream
 from accelssl.pipeline.draws.draws import DrawnView, Draws
 from accelssl.pipeline.draws.order import Plan, Position, batches_per_epoch, plans
 from accelssl.pipeline.read.feed import EncodedBatches
@@ -144,7 +144,7 @@ class Loader:
         self._stream: Crops | None = crop_stream(
             split, self._encoded, sizes, options.batch, options.device, options.decoding
         )
-        self._lane = Lane(options.device)
+        self._prep_stream = PrepStream(options.device)
         on_gpu = options.device.type == "cuda"
         if on_gpu:
             hardware_queues.warn_once()
@@ -209,9 +209,9 @@ class Loader:
         made = self._take(tuple(stages[0]))
         shown = [i for i, view in enumerate(self.views) if view.size == self.views[0].size]
         images = []
-        with self._lane.in_use():
+        with self._prep_stream.in_use():
             for index in shown:
-                params = self._lane.sent(self._draws.params(made.plan, index))
+                params = self._prep_stream.sent(self._draws.params(made.plan, index))
                 augmented_NCHW = reference.augment(made.crops[index], params)
                 augmented_NHWC = (augmented_NCHW.permute(0, 2, 3, 1) * 255).round().byte()
                 images.append(augmented_NHWC.cpu().numpy())
@@ -229,7 +229,7 @@ class Loader:
 
     def _handed_over(self, made: _Made) -> Batch:
         for view in made.views:
-            self._lane.hand_over(made.at, view.values_NLV, view.keep_idx_NL)
+            self._prep_stream.hand_over(made.at, view.values_NLV, view.keep_idx_NL)
         return Batch(made.views, made.plan.samples_N, made.plan.epoch, made.labels_N)
 
     def _take(self, compressions: tuple[Compression, ...]) -> _Made:
@@ -247,7 +247,7 @@ class Loader:
         assert self._stream is not None
         # What is asked for is drawn with the batches that are read from now on.
         self._encoded.drawing = replace(self._draws, compressions=compressions)
-        with self._lane.in_use():
+        with self._prep_stream.in_use():
             encoded, crops = next(self._stream)
         drawn = encoded.drawn.views
         if compressions != tuple(view.compression for view in drawn):
@@ -265,13 +265,13 @@ class Loader:
         crops: tuple[Tensor, ...],
         drawn: tuple[DrawnView, ...],
     ) -> _Made:
-        with self._lane.in_use():
+        with self._prep_stream.in_use():
             views = tuple(map(self._compress, cycle(crops), drawn))
             compressions = tuple(view.compression for view in drawn)
-            return _Made(plan, labels_N, crops, compressions, views, self._lane.mark())
+            return _Made(plan, labels_N, crops, compressions, views, self._prep_stream.mark())
 
     def _compress(self, crops_NHWC: Tensor, drawn: DrawnView) -> Tokens:
-        keep_idx, p = self._lane.sent(drawn.keep_idx_NL), drawn.compression.p
-        params = self._lane.sent(drawn.params_NP)
+        keep_idx, p = self._prep_stream.sent(drawn.keep_idx_NL), drawn.compression.p
+        params = self._prep_stream.sent(drawn.params_NP)
         values = op.augment_patchify(crops_NHWC, params, keep_idx, p, self.options.dtype)
         return Tokens(values, keep_idx, p, drawn.compression.grid(crops_NHWC.shape[1]))
