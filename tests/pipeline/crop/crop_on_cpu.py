@@ -100,7 +100,7 @@ def built(span: int, is_late: bool, folder: Path) -> ctypes.CDLL:
     code = write_sources(folder)["crop.cu"].replace('#include "ptx.cuh"', "")
     memory = "alignas(16) static u8 shared[SHARED_BYTES];"
     code = code.replace("extern __shared__ __align__(16) u8 shared[];", memory)
-    preamble = PREAMBLE.format(header=HERE / "cuda_on_cpu.h")
+    preamble = PREAMBLE.format(header=HERE.parent / "cuda_on_cpu.h")
     (folder / "crop.cpp").write_text(f"{preamble}{code}{ENTRY}")
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-w"]
     command += [
