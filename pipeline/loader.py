@@ -29,11 +29,15 @@ GPU_READERS = 3
 GPU_DECODERS = 2
 
 MOST_GPU_THREADS = 8
-"""More decode no faster beside a GPU's engines, and hold up those that launch work."""
+"""Most threads that decode on a GPU: more decode no faster and delay the launches of kernels."""
 MANY_THREADS = 12
 MANY_THREADS_HW_LOAD = 0.85
-"""Where a run may use as many, one image in seven is done before the engines have the others, by
-the 8 that decode; where it has 8 for everything, not."""
+"""Share of images for the JPEG engines (`hw_load`) of a run with MANY_THREADS or more.
+
+Below MANY_THREADS the share is Decoding's 0.9: the threads also do all other work of the run, and
+take longer for 15% of a batch than the engines for 85%.
+Measured in benchmarks/results/live_pipeline_log_202611.md, section 5.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How a run reads its data. seed keys every draw; threads decode, as many again read files;
-    on a GPU at most MOST_GPU_THREADS decode.
+    """Settings of a Loader.
 
-    prefetch, hw_load, preallocated_px, decoders: see Decoding. hw_load None means what suits the
-    threads; decoders None two on a GPU, and elsewhere one does it all. works_ahead: whether the
-    batch that follows is made on a thread of its own; None means on a GPU, where that thread only
-    launches.
-    readers: processes that read files, instead of threads, so that Python reading them does not
-    hold up Python launching work; they draw, too. None means three on a GPU, 0 none.
+    seed: key of every draw. prefetch, preallocated_px: see Decoding.
+    threads: threads that decode, on a GPU at most MOST_GPU_THREADS. Without reader processes the
+    same number of threads reads files.
+    hw_load: see Decoding; None for 0.85 with MANY_THREADS or more threads, else 0.9.
+    decoders: see Decoding; None for GPU_DECODERS. A CPU has one decoder.
+    works_ahead: True to prepare the next batch on a separate thread; None for True on a GPU.
+    readers: processes that read files and draw, so that both do not block the thread that launches
+    kernels; 0 to use threads; None for GPU_READERS on a GPU, else 0.
     """
 
     batch: int
