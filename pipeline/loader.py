@@ -18,7 +18,7 @@ from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.decode import hardware_queues
 from accelssl.pipeline.decode.crop_stream import Crops, crop_stream
 from accelssl.pipeline.decode.decoding import Decoding
-from accelssl.pipeline.decode.prep_stream import Lane
+from accelssl.pipeline.decode.prep_stream import PrepStream
 from accelssl.pipeline.draws.draws import DrawnView, Draws
 from accelssl.pipeline.draws.order import Plan, Position, batches_per_epoch, plans
 from accelssl.pipeline.read.feed import EncodedBatches
@@ -29,11 +29,15 @@ GPU_READERS = 3
 GPU_DECODERS = 2
 
 MOST_GPU_THREADS = 8
-"""More decode no faster beside a GPU's engines, and hold up those that launch work."""
+"""Most threads that decode on a GPU: more decode no faster and delay the launches of kernels."""
 MANY_THREADS = 12
 MANY_THREADS_HW_LOAD = 0.85
-"""Where a run may use as many, one image in seven is done before the engines have the others, by
-the 8 that decode; where it has 8 for everything, not."""
+"""Share of images for the JPEG engines (`hw_load`) of a run with MANY_THREADS or more.
+
+Below MANY_THREADS the share is Decoding's 0.9: the threads also do all other work of the run, and
+take longer for 15% of a batch than the engines for 85%.
+Measured in benchmarks/results/live_pipeline_log_202611.md, section 5.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How a run reads its data. seed keys every draw; threads decode, as many again read files;
-    on a GPU at most MOST_GPU_THREADS decode.
+    """Settings of a Loader.
 
-    prefetch, hw_load, preallocated_px, decoders: see Decoding. hw_load None means what suits the
-    threads; decoders None two on a GPU, and elsewhere one does it all. works_ahead: whether the
-    batch that follows is made on a thread of its own; None means on a GPU, where that thread only
-    launches.
-    readers: processes that read files, instead of threads, so that Python reading them does not
-    hold up Python launching work; they draw, too. None means three on a GPU, 0 none.
+    seed: key of every draw. prefetch, preallocated_px: see Decoding.
+    threads: threads that decode, on a GPU at most MOST_GPU_THREADS. Without reader processes the
+    same number of threads reads files.
+    hw_load: see Decoding; None for 0.85 with MANY_THREADS or more threads, else 0.9.
+    decoders: see Decoding; None for GPU_DECODERS. A CPU has one decoder.
+    works_ahead: True to prepare the next batch on a separate thread; None for True on a GPU.
+    readers: processes that read files and draw, so that both do not block the thread that launches
+    kernels; 0 to use threads; None for GPU_READERS on a GPU, else 0.
     """
 
     batch: int
@@ -144,7 +149,7 @@ class Loader:
         self._stream: Crops | None = crop_stream(
             split, self._encoded, sizes, options.batch, options.device, options.decoding
         )
-        self._lane = Lane(options.device)
+        self._prep_stream = PrepStream(options.device)
         on_gpu = options.device.type == "cuda"
         if on_gpu:
             hardware_queues.warn_once()
@@ -209,9 +214,9 @@ class Loader:
         made = self._take(tuple(stages[0]))
         shown = [i for i, view in enumerate(self.views) if view.size == self.views[0].size]
         images = []
-        with self._lane.in_use():
+        with self._prep_stream.in_use():
             for index in shown:
-                params = self._lane.sent(self._draws.params(made.plan, index))
+                params = self._prep_stream.sent(self._draws.params(made.plan, index))
                 augmented_NCHW = reference.augment(made.crops[index], params)
                 augmented_NHWC = (augmented_NCHW.permute(0, 2, 3, 1) * 255).round().byte()
                 images.append(augmented_NHWC.cpu().numpy())
@@ -229,7 +234,7 @@ class Loader:
 
     def _handed_over(self, made: _Made) -> Batch:
         for view in made.views:
-            self._lane.hand_over(made.at, view.values_NLV, view.keep_idx_NL)
+            self._prep_stream.hand_over(made.at, view.values_NLV, view.keep_idx_NL)
         return Batch(made.views, made.plan.samples_N, made.plan.epoch, made.labels_N)
 
     def _take(self, compressions: tuple[Compression, ...]) -> _Made:
@@ -247,7 +252,7 @@ class Loader:
         assert self._stream is not None
         # What is asked for is drawn with the batches that are read from now on.
         self._encoded.drawing = replace(self._draws, compressions=compressions)
-        with self._lane.in_use():
+        with self._prep_stream.in_use():
             encoded, crops = next(self._stream)
         drawn = encoded.drawn.views
         if compressions != tuple(view.compression for view in drawn):
@@ -265,13 +270,13 @@ class Loader:
         crops: tuple[Tensor, ...],
         drawn: tuple[DrawnView, ...],
     ) -> _Made:
-        with self._lane.in_use():
+        with self._prep_stream.in_use():
             views = tuple(map(self._compress, cycle(crops), drawn))
             compressions = tuple(view.compression for view in drawn)
-            return _Made(plan, labels_N, crops, compressions, views, self._lane.mark())
+            return _Made(plan, labels_N, crops, compressions, views, self._prep_stream.mark())
 
     def _compress(self, crops_NHWC: Tensor, drawn: DrawnView) -> Tokens:
-        keep_idx, p = self._lane.sent(drawn.keep_idx_NL), drawn.compression.p
-        params = self._lane.sent(drawn.params_NP)
+        keep_idx, p = self._prep_stream.sent(drawn.keep_idx_NL), drawn.compression.p
+        params = self._prep_stream.sent(drawn.params_NP)
         values = op.augment_patchify(crops_NHWC, params, keep_idx, p, self.options.dtype)
         return Tokens(values, keep_idx, p, drawn.compression.grid(crops_NHWC.shape[1]))

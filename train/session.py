@@ -12,7 +12,7 @@ from accelssl.errors import UserError
 from accelssl.files import write_whole
 from accelssl.model.objective import Objective
 from accelssl.pipeline import views
-from accelssl.pipeline.draws.draw_version import STREAM_VERSION, decoder_versions
+from accelssl.pipeline.draws.draw_version import DRAW_VERSION, decoder_versions
 from accelssl.pipeline.draws.order import Position
 from accelssl.pipeline.loader import Loader, LoaderOptions
 from accelssl.shards.shard_set import ShardSet, open_shards
@@ -279,7 +279,7 @@ def _session(
 
 def _refuse_other_data(ranks: Ranks, shards: ShardSet) -> None:
     """UserError where this rank reads another set, or reads it otherwise, than rank 0."""
-    here = {"shard set": shards.digest, "draws": STREAM_VERSION, **decoder_versions()}
+    here = {"shard set": shards.digest, "draws": DRAW_VERSION, **decoder_versions()}
     there = ranks.from_main(here)
     for name, value in here.items():
         if value != there[name]:

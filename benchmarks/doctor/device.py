@@ -11,7 +11,8 @@ import torch
 
 from accelssl.benchmarks.doctor.finding import Context, Finding, mega
 from accelssl.benchmarks.doctor.packages import driver_cuda
-from accelssl.pipeline.cuda.nvrtc import CompilationFailed, machine_code
+from accelssl.pipeline.compress.kernel_source import machine_code
+from accelssl.pipeline.cuda.nvrtc import CompilationFailed
 
 DRIVER_FILES = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 LEAST_FREE_BYTES = 8e9

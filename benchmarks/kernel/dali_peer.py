@@ -17,7 +17,7 @@ from torch import Tensor
 
 from accelssl.benchmarks.kernel.inputs import Inputs
 from accelssl.pipeline.compress import reference
-from accelssl.pipeline.decode.output_leases import Loans
+from accelssl.pipeline.decode.output_leases import OutputLeases
 from accelssl.pipeline.draws.augmentation import Column
 
 try:
@@ -65,7 +65,7 @@ class DaliChain:
     ) -> None:
         device = sets[0].crops_NHWC.device
         self._device, self._p, self._dtype = device, p, dtype
-        self._loans = Loans()
+        self._leases = OutputLeases()
         self._keep_idx = cycle([inputs.keep_idx_NL for inputs in sets])
         on_gpu = device.type == "cuda"
         # As NumPy's on the CPU: of torch's tensors DALI asks the CUDA stream.
@@ -82,10 +82,10 @@ class DaliChain:
 
     def __call__(self) -> Tensor:
         stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
-        self._loans.take_back()
+        self._leases.end_last()
         (output,) = self._pipeline.run(stream)
         if stream:
-            self._loans.lend(output, stream)
+            self._leases.add(output, stream)
         images_NCHW: Tensor = torch.utils.dlpack.from_dlpack(output.as_tensor())
         patches = reference.kept_patches(images_NCHW, next(self._keep_idx), self._p)
         return reference.shrink(patches).to(self._dtype)

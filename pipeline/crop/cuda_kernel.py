@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accelssl.pipeline.compress.cuda_kernel import functions, launch
 from accelssl.pipeline.crop.images import CHANNELS, Images
 from accelssl.pipeline.crop.kernel_source import (
     BLOCKS,
@@ -20,6 +19,7 @@ from accelssl.pipeline.crop.kernel_source import (
     shared_bytes,
     threads,
 )
+from accelssl.pipeline.cuda.driver import functions, launch
 
 # Rows of a crop that a block makes: many, as a block begins with rows of the image that the one
 # before it has read too; few, where else there are not enough blocks for the device.

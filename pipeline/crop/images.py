@@ -71,8 +71,8 @@ class Images:
         """Images that DALI's decoder made: a TensorListGPU (or TensorListCPU) in layout HWC.
 
         They are ready in the order of the stream that DALI's pipeline was run with; on a GPU
-        `owner` does not keep them from being overwritten (loans.py does). Raises ValueError, naming
-        the image, when one has not three channels.
+        `owner` does not keep them from being overwritten (output_leases.py does). Raises
+        ValueError, naming the image, when one has not three channels.
         """
         shapes_N3 = np.array(images.shape(), dtype=np.int64)
         _check_channels(shapes_N3)

@@ -53,7 +53,7 @@ def machine_code(architecture: str) -> bytes:
 
     Raises CompilationFailed.
     """
-    return nvrtc.code(sources(), _options, architecture)
+    return nvrtc.machine_code(sources(), _options, architecture)
 
 
 def _options(architecture: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Compiles the CUDA source at run time, without a compiler on the machine, and keeps the result.
+"""Compile CUDA sources at run time with NVRTC, and cache the machine code on disk.
 
-NVRTC is a part of the CUDA libraries that PyTorch brings. It needs no GPU: the machine code for any
-architecture can be made anywhere.
+NVRTC is a part of the CUDA libraries that PyTorch brings. It needs neither a GPU nor a compiler on
+the machine: it makes the machine code of any architecture anywhere.
 """
 
 import hashlib
@@ -14,85 +14,27 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from accelssl.pipeline.compress import reference
-from accelssl.pipeline.compress.shrink import interpolation
-from accelssl.pipeline.draws.augmentation import JITTER_ORDERS, Column
-
-_SOURCES = (
-    "augment_patchify.cu",
-    "ptx.cuh",
-    "colour.cuh",
-    "output.cuh",
-    "crop.cuh",
-    "shrink.cuh",
-    "blur.cuh",
-)
-# Patches that a block works on at a time: for p > 16, with a thread for each of their rows.
-_CHUNK = {16: 8, 20: 6, 24: 5, 30: 4, 40: 3, 48: 4}
-# Chunks of a block: the bytes of the next are fetched while this one is worked on.
-_CHUNKS = {16: 2, 20: 2, 24: 2, 30: 1, 40: 1, 48: 1}
-# Blocks that a multiprocessor is to hold at a time, which bounds the registers of a thread.
-_BLOCKS = {16: 8, 20: 5, 24: 5, 30: 5, 40: 5, 48: 3}
-OUTPUTS = ("float32", "bfloat16", "float16")
-GRAY_THREADS = 256
 _DIGEST_BYTES = 32
-PARTS = 4
-"""Blocks, and so partial sums, that a crop's mean gray is made by."""
 
 
 class CompilationFailed(Exception):
     """NVRTC is missing, too old, or refuses the source; the text says which."""
 
 
-def tokens_per_block(p: int) -> int:
-    """Tokens of one crop that a block makes."""
-    return _CHUNK[p] * _CHUNKS[p]
-
-
-def threads(p: int) -> int:
-    """Threads of a block of the op, in whole warps."""
-    return 128 if p == 16 else -(-p * _CHUNK[p] // 32) * 32
-
-
-def shared_bytes(p: int) -> int:
-    """Shared memory of a block, as blur.cuh counts it."""
-    region = p + 2 * reference.BLUR_RADIUS
-    fours = -(-region // 4)
-    blur = 3 * region * 4 * (fours if fours % 2 else fours + 1)
-    if p == 16:
-        return 4 * blur
-    unit_words = 4 if p == 48 else 2 if p % 8 == 0 else 1
-    row_units = (3 * p + (2 if p % 4 else 0) + 3) // 4 // unit_words
-    staged = p * (row_units | 1) * unit_words
-    shrunk = 3 * ((20 * p + 15) // 32 * 32 + 16)
-    return 4 * max(blur, _CHUNK[p] * (staged + shrunk))
-
-
-def machine_code(p: int, output: str, architecture: str) -> bytes:
-    """The kernels for one patch side and one of OUTPUTS, for an architecture such as "sm_90".
-
-    For one that this NVRTC does not know yet it is PTX for the nearest, which the driver compiles.
-    From the disk cache if it is there. Any number of processes may ask at once. Raises
-    CompilationFailed.
-    """
-    texts = {name: source("accelssl.pipeline.compress", name) for name in _SOURCES}
-    texts["constants.cuh"] = constants(p)
-    return code(texts, lambda known: options(p, output, known), architecture)
-
-
-def code(
+def machine_code(
     sources: dict[str, str], options: Callable[[str], tuple[str, ...]], architecture: str
 ) -> bytes:
-    """As machine_code, for any sources: the first is compiled, it may include the others by name.
+    """Compile the first of `sources` for an architecture such as "sm_90", or read the disk cache.
 
-    `options` gives the compiler's options for the architecture that NVRTC knows.
+    The first source may include the others by name. `options` returns the compiler's options for
+    an architecture that NVRTC supports. If NVRTC does not support `architecture` yet, the result
+    is PTX for the nearest older one, which the driver compiles. Any number of processes may call
+    this at once. Raises CompilationFailed.
     """
     nvrtc = _library()
     flags = options(_known(nvrtc, architecture))
     key = hashlib.sha256(repr((sorted(sources.items()), flags, _version(nvrtc))).encode())
-    # A folder that is not there or cannot be written costs a second at each start.
+    # Without a cache folder the run compiles at each start, which takes a second.
     with suppress(OSError, RuntimeError):
         kept = (_cache_folder() / key.hexdigest()).read_bytes()
         if hashlib.sha256(kept[_DIGEST_BYTES:]).digest() == kept[:_DIGEST_BYTES]:
@@ -101,73 +43,6 @@ def code(
     with suppress(OSError, RuntimeError):
         _write(_cache_folder() / key.hexdigest(), hashlib.sha256(made).digest() + made)
     return made
-
-
-def options(p: int, output: str, architecture: str) -> tuple[str, ...]:
-    """What the compiler is told."""
-    return (
-        f"--gpu-architecture={architecture}",
-        "--std=c++17",
-        "--ftz=true",
-        f"-DSIDE={p}",
-        f"-DOUT={OUTPUTS.index(output)}",
-        f"-DTHREADS={threads(p)}",
-        f"-DCHUNK={_CHUNK[p]}",
-        f"-DBLOCKS={_BLOCKS[p]}",
-        f"-DGRAY_THREADS={GRAY_THREADS}",
-        f"-DTOKENS={tokens_per_block(p)}",
-        f"-DPARTS={PARTS}",
-        f"-DSHARED_BYTES={shared_bytes(p)}",
-    )
-
-
-def constants(p: int) -> str:
-    """constants.cuh: everything that the Python definition knows, as C++."""
-    orders = [sum(int(c) << 8 * i for i, c in enumerate(order)) for order in JITTER_ORDERS]
-    left, weight = _interpolation(p)
-    lower, inverse_diagonal = _factors(p)
-    columns = "".join(f"constexpr unsigned {c.name} = {c.value};\n" for c in Column)
-    grays = zip(("RED", "GREEN", "BLUE"), reference.GRAY_WEIGHTS, strict=True)
-    return (
-        f"{columns}constexpr unsigned COLUMNS = {len(Column)};\n"
-        f"constexpr int BLUR_RADIUS = {reference.BLUR_RADIUS};\n"
-        + "".join(f"constexpr float GRAY_{name} = {_literal(w)};\n" for name, w in grays)
-        + _array("unsigned", "JITTER_ORDERS", orders)
-        + _array("float", "MEAN", reference.IMAGENET_MEAN)
-        + _array("float", "STD", reference.IMAGENET_STD)
-        + _array("int", "SHRINK_LEFT", left)
-        + _array("float", "SHRINK_WEIGHT", weight)
-        + _array("float", "SHRINK_LOWER", lower)
-        + _array("float", "SHRINK_INVERSE_DIAGONAL", inverse_diagonal)
-    )
-
-
-def _interpolation(p: int) -> tuple[list[int], list[float]]:
-    """For each row of B, where its first value stands, and its second value (they sum to one)."""
-    matrix = interpolation(16, p)
-    left = np.minimum((matrix != 0).argmax(axis=1), 14)
-    return left.tolist(), matrix[np.arange(p), left + 1].tolist()
-
-
-def _factors(p: int) -> tuple[list[float], list[float]]:
-    """B^T B = L D L^T, tridiagonal: below L's diagonal, and 1 / D."""
-    matrix = interpolation(16, p)
-    gram = matrix.T @ matrix
-    lower, diagonal = np.zeros(16), np.zeros(16)
-    diagonal[0] = gram[0, 0]
-    for j in range(1, 16):
-        lower[j] = gram[j, j - 1] / diagonal[j - 1]
-        diagonal[j] = gram[j, j] - lower[j] ** 2 * diagonal[j - 1]
-    return lower.tolist(), (1 / diagonal).tolist()
-
-
-def _array(kind: str, name: str, values: Any) -> str:
-    items = ", ".join(_literal(v) if kind == "float" else str(int(v)) for v in values)
-    return f"__device__ constexpr {kind} {name}[] = {{{items}}};\n"
-
-
-def _literal(value: float) -> str:
-    return f"{float(np.float32(value))!r}f"
 
 
 def source(package: str, name: str) -> str:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from accelssl.errors import UserError
 from accelssl.pipeline.decode.decoding import Decoding
-from accelssl.pipeline.decode.output_leases import Loans
-from accelssl.pipeline.decode.round_robin import dealt
+from accelssl.pipeline.decode.output_leases import OutputLeases
+from accelssl.pipeline.decode.round_robin import round_robin
 from accelssl.pipeline.read.feed import Encoded, EncodedBatches
 from accelssl.shards.shard_set import Split
 
@@ -146,17 +146,17 @@ class _Stream:
                 device_id=(device.index or 0) if on_gpu else None,
                 prefetch_queue_depth=decoding.prefetch,
             )
-            for fed in dealt(self._source, decoders)
+            for fed in round_robin(self._source, decoders)
         ]
         self._next = 0  # the number of the batch to hand out
         self._made: dict[int, tuple[int, list[Any]]] = {}
-        self._loans = Loans()
+        self._leases = OutputLeases()
         self._failure: Exception | None = None
 
     def close(self) -> None:
         """Give back the decoders, and close `batches`."""
         self._handed_out = None
-        self._loans.close()
+        self._leases.close()
         self._pipelines.clear()  # they are freed by the collector: they know themselves
         self._made.clear()
         self._source.close()
@@ -171,7 +171,7 @@ class _Stream:
         Numbers tell whose outputs they are: an interrupt, which Python raises as soon as DALI
         has answered, costs what was just handed over, and with it that batch.
         """
-        self._loans.take_back()
+        self._leases.end_last()
         while not self._is_made(self._next):
             self._next += 1
         while self._in_flight[0].number < self._next:
@@ -182,7 +182,7 @@ class _Stream:
         self._next += 1
         if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device)
-            self._loans.lend((made, self._handed_out), stream)  # also the bytes they are made of
+            self._leases.add((made, self._handed_out), stream)  # also the bytes they are made of
         return self._handed_out.encoded, made
 
     def _is_made(self, number: int) -> bool:

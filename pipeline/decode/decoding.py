@@ -1,4 +1,4 @@
-"""How the decoder works: defaults and bounds, also for what does not load DALI or torch."""
+"""Settings of the image decoder, with their bounds. Imports neither DALI nor torch."""
 
 from dataclasses import dataclass
 
@@ -15,32 +15,37 @@ BOUNDS = {
 
 @dataclass(frozen=True)
 class Decoding:
-    """The defaults are what was measured to be best on 4 and on 16 cores.
+    """Settings of one decoder, or of several that take batches in turn.
 
-    threads: of the processor; prefetch: batches that a decoder works ahead; hw_load: the share of
-    images for the GPU's JPEG decoder where it has one, the rest goes to its multiprocessors;
-    preallocated_px: side of an image that memory is set aside for at the start, 0 for none;
-    decoders: how many take batches in turn and share the threads. One works in phases, headers,
-    memory, images, and leaves the GPU's engines idle in the first two; then another, a batch before
-    or behind it, keeps them busy. Decoders with a part of every batch each would wait together.
-    UserError when one is out of bounds.
+    The defaults suit a CPU and one decoder. On a GPU `LoaderOptions.decoding` chooses `threads`,
+    `hw_load` and `decoders`. Raises UserError for a value out of bounds.
     """
 
     threads: int = 2
+    """CPU threads, shared by all decoders."""
     prefetch: int = 3
+    """Batches that each decoder works ahead."""
     hw_load: float = 0.9
+    """Share of images for the GPU's JPEG engines; its multiprocessors decode the rest."""
     preallocated_px: int = 0
+    """Side in pixels of an image for which memory is allocated at the start; 0 for none."""
     decoders: int = 1
+    """Decoders, which take batches in turn.
+
+    One decoder leaves the GPU's JPEG engines idle while it parses headers and allocates memory; a
+    second decoder keeps them busy with another batch. Splitting every batch between decoders would
+    not help: both would leave the engines idle at the same time.
+    """
 
     def __post_init__(self) -> None:
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
             if not least <= value <= most:
                 raise UserError(
-                    f"{name} {value:g} makes no sense.", f"Use a value from {least} to {most}."
+                    f"{name} is {value:g}, out of bounds.", f"Use a value from {least} to {most}."
                 )
 
     @property
     def batches_ahead(self) -> int:
-        """Batches that are decoded, or being decoded, before they are asked for."""
+        """Return the largest number of batches that are decoded before the caller asks for them."""
         return self.decoders * self.prefetch

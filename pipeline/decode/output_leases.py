@@ -21,35 +21,35 @@ class Stream(Moment, Protocol):
     def record_event(self) -> Moment: ...
 
 
-class Loans:
+class OutputLeases:
     """Outputs that were handed out one after the other, the last one in use."""
 
     def __init__(self) -> None:
-        self._loans: deque[_Loan] = deque()
+        self._leases: deque[_Lease] = deque()
 
-    def lend(self, outputs: object, stream: Stream) -> None:
+    def add(self, outputs: object, stream: Stream) -> None:
         """Keep `outputs`, which are read by what will be launched on `stream`, and nowhere else,
-        before the next call of `take_back`."""
-        self._loans.append(_Loan(outputs, stream))
+        before the next call of `end_last`."""
+        self._leases.append(_Lease(outputs, stream))
 
-    def take_back(self) -> None:
+    def end_last(self) -> None:
         """Nothing that will be launched from now on reads what was lent. Waits for the GPU if it is
         not done with what was lent before the last."""
-        if self._loans:
-            self._loans[-1].end()
-        while len(self._loans) > 1 or (self._loans and self._loans[0].is_done):
-            self._loans[0].wait()
-            self._loans.popleft()
+        if self._leases:
+            self._leases[-1].end()
+        while len(self._leases) > 1 or (self._leases and self._leases[0].is_done):
+            self._leases[0].wait()
+            self._leases.popleft()
 
     def close(self) -> None:
         """Give all back; waits for the GPU."""
-        while self._loans:
+        while self._leases:
             with suppress(RuntimeError):  # of a GPU that has failed
-                self._loans[0].wait()
-            self._loans.popleft()
+                self._leases[0].wait()
+            self._leases.popleft()
 
 
-class _Loan:
+class _Lease:
     def __init__(self, outputs: object, stream: Stream) -> None:
         self._outputs, self._stream = outputs, stream
         self._last: Moment = stream

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Lane:
+class PrepStream:
     """Work launched while it is `in_use` runs beside the device's other work; on a CPU, in order.
 
     One thread at a time may use it.
@@ -34,7 +34,7 @@ class Lane:
         return None if self._stream is None else self._stream.record_event()
 
     def sent(self, array: NDArray[Any]) -> Tensor:
-        """The array on the device, in order with the work of this lane; nothing waits for that."""
+        """Copy an array to the device in the order of this stream, without waiting for the copy."""
         tensor = torch.from_numpy(array)
         pinned = tensor if self._stream is None else tensor.pin_memory()
         return pinned.to(self._device, non_blocking=True)

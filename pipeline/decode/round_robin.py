@@ -1,4 +1,4 @@
-"""What one has, dealt to several that take it at paces of their own."""
+"""Distribute the items of one iterator to several takers in turn."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -8,20 +8,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def dealt(things: Iterator[T], hands: int) -> list[Iterator[T]]:
-    """For each hand the things whose turn it has, one in `hands`. Who asks before its turn puts
-    what comes first by for the others."""
-    waiting: list[deque[T]] = [deque() for _ in range(hands)]
-    turns = cycle(waiting)
+def round_robin(items: Iterator[T], takers: int) -> list[Iterator[T]]:
+    """Return an iterator for each taker: taker i gets items i, i + takers, i + 2 takers, ...
 
-    def of(mine: deque[T]) -> Iterator[T]:
+    Takers may advance at different rates: items of the others wait in queues.
+    """
+    queues: list[deque[T]] = [deque() for _ in range(takers)]
+    turns = cycle(queues)
+
+    def items_of(queue: deque[T]) -> Iterator[T]:
         while True:
-            while not mine:
+            while not queue:
                 try:
-                    thing = next(things)
+                    item = next(items)
                 except StopIteration:
                     return
-                next(turns).append(thing)
-            yield mine.popleft()
+                next(turns).append(item)
+            yield queue.popleft()
 
-    return [of(mine) for mine in waiting]
+    return [items_of(queue) for queue in queues]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 
-STREAM_VERSION = 1
+DRAW_VERSION = 1
 """Of all that is drawn: orders, windows, augmentations, drops. Raise it whenever the same seed,
 epoch, sample and view draw something else, so that no run goes on in mid-epoch with other draws."""
 

@@ -1,4 +1,4 @@
-"""What a loader does where it is told nothing."""
+"""Defaults of the loader options on a GPU and on a CPU."""
 
 from dataclasses import replace
 
@@ -33,5 +33,5 @@ def test_no_more_than_eight_threads_decode_beside_a_gpus_engines() -> None:
 
 
 def test_decoders_out_of_bounds_are_refused() -> None:
-    with pytest.raises(UserError, match="decoders 65"):
+    with pytest.raises(UserError, match="decoders is 65"):
         _ = replace(GPU, decoders=65).decoding

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from accelssl.errors import UserError
-from accelssl.pipeline.draws.draw_version import STREAM_VERSION, decoder_versions
+from accelssl.pipeline.draws.draw_version import DRAW_VERSION, decoder_versions
 from accelssl.pipeline.draws.order import Position
 from accelssl.pipeline.loader import LoaderOptions
 from accelssl.train.checkpoints import checkpoint
@@ -82,7 +82,7 @@ def stream_of(options: LoaderOptions) -> Facts:
     return {
         "batch": options.batch * options.world,
         "world": options.world,
-        "draws": STREAM_VERSION,
+        "draws": DRAW_VERSION,
         **decoder_versions(),
     }
 

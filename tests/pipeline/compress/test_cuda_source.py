@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from accelssl.pipeline import views
-from accelssl.pipeline.compress import reference
+from accelssl.pipeline.compress import kernel_source, reference
 from accelssl.pipeline.compression import PATCH_SIDES
 from accelssl.pipeline.cuda import nvrtc
 from accelssl.pipeline.draws.augmentation import Column, augmentation
@@ -43,50 +43,50 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_it_compiles_to_machine_code_without_a_gpu(p: int, architecture: str, cache: Path) -> None:
-    code = nvrtc.machine_code(p, "bfloat16", architecture)
+    code = kernel_source.machine_code(p, "bfloat16", architecture)
     assert code.startswith(b"\x7fELF") and b"augment_patchify" in code and b"sum_gray" in code
 
 
-@pytest.mark.parametrize("output", nvrtc.OUTPUTS)
+@pytest.mark.parametrize("output", kernel_source.OUTPUTS)
 def test_it_compiles_for_every_output(output: str, cache: Path) -> None:
-    assert nvrtc.machine_code(16, output, "sm_90").startswith(b"\x7fELF")
+    assert kernel_source.machine_code(16, output, "sm_90").startswith(b"\x7fELF")
 
 
 def test_an_architecture_that_is_too_new_gets_ptx(cache: Path) -> None:
-    assert b".target sm_" in nvrtc.machine_code(16, "bfloat16", "sm_999")
+    assert b".target sm_" in kernel_source.machine_code(16, "bfloat16", "sm_999")
 
 
 def test_an_architecture_that_is_too_old_is_named(cache: Path) -> None:
     with pytest.raises(nvrtc.CompilationFailed, match="sm_35"):
-        nvrtc.machine_code(16, "bfloat16", "sm_35")
+        kernel_source.machine_code(16, "bfloat16", "sm_35")
 
 
 def test_code_is_compiled_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = nvrtc.machine_code(30, "bfloat16", "sm_90")
+    code = kernel_source.machine_code(30, "bfloat16", "sm_90")
     assert len(list(cache.iterdir())) == 1
 
     def refuse(*_: object) -> bytes:
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(nvrtc, "_compiled", refuse)
-    assert nvrtc.machine_code(30, "bfloat16", "sm_90") == code
+    assert kernel_source.machine_code(30, "bfloat16", "sm_90") == code
 
 
 def test_many_first_uses_at_once_leave_one_whole_file(cache: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        ask = [pool.submit(nvrtc.machine_code, 16, "bfloat16", "sm_90") for _ in range(4)]
+        ask = [pool.submit(kernel_source.machine_code, 16, "bfloat16", "sm_90") for _ in range(4)]
         codes = {future.result() for future in ask}
     (kept,) = cache.iterdir()
     assert {kept.read_bytes()[32:]} == codes
 
 
 def test_a_damaged_cache_is_made_anew(cache: Path) -> None:
-    code = nvrtc.machine_code(16, "bfloat16", "sm_90")
+    code = kernel_source.machine_code(16, "bfloat16", "sm_90")
     (kept,) = cache.iterdir()
     whole = kept.read_bytes()
     for damage in (b"", b"\x7fELF of something else", whole[:-100]):
         kept.write_bytes(damage)
-        assert nvrtc.machine_code(16, "bfloat16", "sm_90") == code
+        assert kernel_source.machine_code(16, "bfloat16", "sm_90") == code
         assert kept.read_bytes() == whole
 
 
@@ -96,7 +96,7 @@ def test_a_user_without_a_home_does_without_a_cache(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
-    assert nvrtc.machine_code(16, "bfloat16", "sm_90").startswith(b"\x7fELF")
+    assert kernel_source.machine_code(16, "bfloat16", "sm_90").startswith(b"\x7fELF")
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(
@@ -104,13 +104,13 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert nvrtc.machine_code(16, "bfloat16", "sm_90").startswith(b"\x7fELF")
+    assert kernel_source.machine_code(16, "bfloat16", "sm_90").startswith(b"\x7fELF")
 
 
 def test_what_the_compiler_says_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "constants", lambda p: "nonsense;")
+    monkeypatch.setattr(kernel_source, "constants", lambda p: "nonsense;")
     with pytest.raises(nvrtc.CompilationFailed, match="nonsense"):
-        nvrtc.machine_code(16, "bfloat16", "sm_90")
+        kernel_source.machine_code(16, "bfloat16", "sm_90")
 
 
 # ---- what it computes ----
@@ -131,13 +131,15 @@ def built(p: int, folder: Path) -> ctypes.CDLL:
     sources = files("accelssl.pipeline.compress")
     for name in ("colour.cuh", "output.cuh", "crop.cuh", "shrink.cuh", "blur.cuh"):
         (folder / name).write_text((sources / name).read_text())
-    (folder / "constants.cuh").write_text(nvrtc.constants(p))
+    (folder / "constants.cuh").write_text(kernel_source.constants(p))
     code = (sources / "augment_patchify.cu").read_text().replace('#include "ptx.cuh"', "")
-    memory = f"alignas(16) static float shared[{nvrtc.shared_bytes(p) // 4}];"
+    memory = f"alignas(16) static float shared[{kernel_source.shared_bytes(p) // 4}];"
     code = code.replace("extern __shared__ __align__(16) float shared[];", memory)
     header = Path(__file__).parents[1] / "cuda_on_cpu.h"
     (folder / "op.cpp").write_text(f'#include "{header}"\n{code}{ENTRY}')
-    numbers = [option for option in nvrtc.options(p, "float32", "sm_90") if option.startswith("-D")]
+    numbers = [
+        option for option in kernel_source.options(p, "float32", "sm_90") if option.startswith("-D")
+    ]
     numbers = [n for n in numbers if "GRAY_THREADS" not in n] + ["-DGRAY_THREADS=32"]
     command = [
         "g++",
@@ -163,7 +165,7 @@ def built(p: int, folder: Path) -> ctypes.CDLL:
 def tokens_of(library: ctypes.CDLL, crops: Tensor, params: Tensor, keep: Tensor) -> Tensor:
     n, kept = keep.shape
     tokens = torch.full((n, kept, 768), float("nan"))
-    sums = torch.full((n, nvrtc.PARTS), float("nan"))
+    sums = torch.full((n, kernel_source.PARTS), float("nan"))
     pointers = [ctypes.c_void_p(t.data_ptr()) for t in (crops, params, keep, sums, tokens)]
     library.run(*pointers, n, kept, crops.shape[1])
     return tokens

@@ -148,8 +148,8 @@ def test_crops_beyond_two_to_the_31_bytes() -> None:
 def test_as_many_blocks_are_on_a_multiprocessor_as_it_is_written_for() -> None:
     from cuda.bindings import driver
 
-    from accelssl.pipeline.compress.cuda_kernel import checked
     from accelssl.pipeline.crop import cuda_kernel
+    from accelssl.pipeline.cuda.driver import checked
 
     kernel = cuda_kernel.load(torch.cuda.current_device()).crop
     local = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES

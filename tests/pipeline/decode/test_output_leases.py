@@ -16,7 +16,7 @@ from accelssl.pipeline import views
 from accelssl.pipeline.decode.crop_stream import KernelCrops
 from accelssl.pipeline.decode.dali import CropStream, DecoderStream
 from accelssl.pipeline.decode.decoding import Decoding
-from accelssl.pipeline.decode.output_leases import Loans
+from accelssl.pipeline.decode.output_leases import OutputLeases
 from accelssl.pipeline.draws.draws import Draws
 from accelssl.pipeline.draws.order import Position, plans
 from accelssl.pipeline.read.feed import EncodedBatches
@@ -60,68 +60,68 @@ class Outputs:
     pass
 
 
-def lent(loans: Loans, clock: Clock) -> Callable[[], object]:
+def leased(leases: OutputLeases, clock: Clock) -> Callable[[], object]:
     """Something new is handed out and a kernel that reads it launched; the lender forgets it."""
     outputs = Outputs()
-    loans.lend(outputs, clock)
+    leases.add(outputs, clock)
     clock.launched += 1
     return weakref.ref(outputs)
 
 
 def test_what_was_lent_stays_until_the_gpu_is_done_with_it() -> None:
-    loans, clock = Loans(), Clock()
-    first = lent(loans, clock)
+    leases, clock = OutputLeases(), Clock()
+    first = leased(leases, clock)
     clock.now = 1
     assert first()  # done with what is launched; more may come
-    loans.take_back()
+    leases.end_last()
     assert first() is None
-    second = lent(loans, clock)
-    loans.take_back()
+    second = leased(leases, clock)
+    leases.end_last()
     assert second() and not clock.waits
     clock.now = 2
-    loans.take_back()
+    leases.end_last()
     assert second() is None and not clock.waits
 
 
 def test_it_waits_rather_than_keep_more_than_one_beside_the_last() -> None:
-    loans, clock = Loans(), Clock()
+    leases, clock = OutputLeases(), Clock()
     each = []
     for number in range(4):
-        loans.take_back()
-        each.append(lent(loans, clock))
+        leases.end_last()
+        each.append(leased(leases, clock))
         assert [bool(outputs()) for outputs in each[-3:]] == [False, True, True][-len(each) :]
         assert clock.waits == list(range(1, number))
 
 
-@pytest.mark.parametrize("ends", [Loans.close, Loans.take_back])
+@pytest.mark.parametrize("ends", [OutputLeases.close, OutputLeases.end_last])
 def test_an_interrupt_while_it_waits_is_raised_and_gives_nothing_away(
-    monkeypatch: pytest.MonkeyPatch, ends: Callable[[Loans], None]
+    monkeypatch: pytest.MonkeyPatch, ends: Callable[[OutputLeases], None]
 ) -> None:
-    loans, clock = Loans(), Clock()
-    first = lent(loans, clock)
-    loans.take_back()
-    lent(loans, clock)
+    leases, clock = OutputLeases(), Clock()
+    first = leased(leases, clock)
+    leases.end_last()
+    leased(leases, clock)
 
     def interrupted(event: Event) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Event, "synchronize", interrupted)
-        ends(loans)
+        ends(leases)
     assert first() and clock.now == 0
-    ends(loans)
+    ends(leases)
     assert first() is None and clock.waits[0] == 1
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_closed_or_dropped_it_waits_for_all(is_closed: bool) -> None:
-    loans, clock = Loans(), Clock()
-    outputs = lent(loans, clock)
+    leases, clock = OutputLeases(), Clock()
+    outputs = leased(leases, clock)
     clock.launched = 3
     if is_closed:
-        loans.close()
+        leases.close()
     else:
-        del loans
+        del leases
         gc.collect()
     assert outputs() is None and clock.now == 3
 

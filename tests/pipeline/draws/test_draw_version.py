@@ -1,4 +1,4 @@
-"""What a seed draws is what it drew: whoever changes it must raise STREAM_VERSION."""
+"""What a seed draws is what it drew: whoever changes it must raise DRAW_VERSION."""
 
 import hashlib
 import subprocess
@@ -8,7 +8,7 @@ import numpy as np
 
 from accelssl.pipeline import views
 from accelssl.pipeline.draws.augmentation import augmentation
-from accelssl.pipeline.draws.draw_version import STREAM_VERSION, decoder_versions
+from accelssl.pipeline.draws.draw_version import DRAW_VERSION, decoder_versions
 from accelssl.pipeline.draws.drops import kept_patches
 from accelssl.pipeline.draws.order import Position, epoch_order, plans
 from accelssl.pipeline.draws.windows import random_windows
@@ -40,18 +40,18 @@ def digest_of_the_draws() -> str:
 
 def test_the_draws_are_those_of_their_version() -> None:
     digest = digest_of_the_draws()
-    assert DIGESTS.get(STREAM_VERSION) == digest, (
-        f"The draws of version {STREAM_VERSION} have changed. Every run would see other data: "
+    assert DIGESTS.get(DRAW_VERSION) == digest, (
+        f"The draws of version {DRAW_VERSION} have changed. Every run would see other data: "
         "other orders, crops, colours or kept patches. Most likely this is a fault: "
         "test_draws_by_hand.py names the rule that is broken. Mend the rule and leave this digest. "
-        "A change on purpose is a new draw version: raise STREAM_VERSION in "
+        "A change on purpose is a new draw version: raise DRAW_VERSION in "
         f"pipeline/draws/draw_version.py and add {digest} under the new number. "
         "Never change an entry."
     )
 
 
 def test_versions_never_share_their_draws() -> None:
-    assert len(set(DIGESTS.values())) == len(DIGESTS) and max(DIGESTS) == STREAM_VERSION
+    assert len(set(DIGESTS.values())) == len(DIGESTS) and max(DIGESTS) == DRAW_VERSION
 
 
 def test_the_first_draws_of_seed_0_are_known_by_value() -> None:

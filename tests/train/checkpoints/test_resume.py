@@ -16,7 +16,7 @@ import torch
 from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.pipeline.compression import Compression
-from accelssl.pipeline.draws import draw_version as pipeline_stream
+from accelssl.pipeline.draws import draw_version
 from accelssl.pipeline.draws.order import Position
 from accelssl.shards.write.shard_imagenet import shard_images
 from accelssl.train import run as running
@@ -181,8 +181,8 @@ def test_a_checkpoint_notes_all_that_a_run_depends_on(config: TrainConfig, run: 
     assert state.stream == {
         "batch": 8,
         "world": 1,
-        "draws": pipeline_stream.STREAM_VERSION,
-        **pipeline_stream.decoder_versions(),
+        "draws": draw_version.DRAW_VERSION,
+        **draw_version.decoder_versions(),
     }
 
 
@@ -190,8 +190,8 @@ def test_draws_of_a_later_version_are_refused(
     config: TrainConfig, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_after(config, run, 3)
-    now = pipeline_stream.STREAM_VERSION
-    monkeypatch.setattr(resuming, "STREAM_VERSION", now + 1)
+    now = draw_version.DRAW_VERSION
+    monkeypatch.setattr(resuming, "DRAW_VERSION", now + 1)
     with pytest.raises(UserError, match=f"version of the draws {now}, now {now + 1}"):
         resume(config, run, CPU)
 
@@ -352,7 +352,7 @@ def test_a_checkpoint_of_format_1_has_the_first_draws(
 ) -> None:
     stopped_after(config, run, 3)
     alter(run, as_format_1)
-    monkeypatch.setattr(resuming, "STREAM_VERSION", 2)
+    monkeypatch.setattr(resuming, "DRAW_VERSION", 2)
     with pytest.raises(UserError, match="version of the draws 1, now 2"):
         resume(config, run, CPU)
 
