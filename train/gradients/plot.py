@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
@@ -143,15 +144,15 @@ def _page(record: Record, figure: Figure, name: str) -> str:
     body = [
         page.title(f"Gradient error: {facts.get('algo')}, {facts.get('model')}"),
         page.paragraph(figures),
-        f'<div class="card scroll">{_svg(figure)}</div>',
+        page.scroll(Markup(_svg(figure))),
     ]
     for stage, chosen in zip(record.stages, chosen_cells(record), strict=True):
         body += [page.heading(f"{stage.share:.0%} of the budget"), _table(stage, chosen)]
     body += [page.heading("How it was measured"), page.facts(facts)]
-    return page.page(name, "\n".join(body))
+    return page.page(name, body)
 
 
-def _table(stage: StageRecord, chosen: CellRecord) -> str:
+def _table(stage: StageRecord, chosen: CellRecord) -> Markup:
     heads = ("cell", "units an image", "CA-MSE", "interval", "bias\u00b2", "interval", "variance")
     rows, tints = [], []
     for cell in sorted(stage.cells, key=lambda c: c.raw["ca_mse"].value):

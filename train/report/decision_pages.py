@@ -1,5 +1,7 @@
 """The report's section on how a run with --schedule auto chose its compressions."""
 
+from markupsafe import Markup
+
 from accelssl.formats import duration, quantity
 from accelssl.train.gradients.choose import best_of, ties_of
 from accelssl.train.gradients.decision import Decision
@@ -14,10 +16,10 @@ HEADS = (
 )  # fmt: skip
 
 
-def decisions_section(history: History) -> str:
+def decisions_section(history: History) -> list[Markup]:
     """Nothing for a run that was given its schedule."""
     if not history.decisions:
-        return ""
+        return []
     note = (
         "CA-MSE is the squared bias of a compression's gradient plus its variance, adjusted to "
         "what an uncompressed step of the run costs; small is good. One cannot be told from the "
@@ -27,7 +29,7 @@ def decisions_section(history: History) -> str:
     )
     rows = [_row(decision) for decision in history.decisions]
     table = page.table(HEADS, rows, ["transparent"] * len(rows))
-    return "\n".join([page.heading("How compressions were chosen"), table, page.paragraph(note)])
+    return [page.heading("How compressions were chosen"), table, page.paragraph(note)]
 
 
 def _row(decision: Decision) -> list[str]:

@@ -1,121 +1,59 @@
-"""The pieces of HTML a report is made of. Every argument is text, escaped here, unless `_html`."""
+"""The pieces of HTML a report is made of, by the macros of report.html.jinja.
+
+A piece is Markup. Every other argument is text, and the template escapes it.
+"""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from accelssl.formats import ABSENT, percent
-from accelssl.train.report.pictures import PictureBlock
-from accelssl.train.report.style import STYLE
+
+_ENVIRONMENT = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters["percent"] = percent
+_MACROS: Any = _ENVIRONMENT.get_template("report.html.jinja").module
+
+title: Callable[[str], Markup] = _MACROS.title
+heading: Callable[[str], Markup] = _MACROS.heading
+code: Callable[[str], Markup] = _MACROS.code
+scroll: Callable[[Markup], Markup] = _MACROS.scroll
+paragraph: Callable[..., Markup] = _MACROS.paragraph
+accuracy_tile: Callable[[str, Mapping[str, float | None]], Markup] = _MACROS.accuracy_tile
+tiles: Callable[..., Markup] = _MACROS.tiles
+pictures: Callable[..., Markup] = _MACROS.pictures
+table: Callable[..., Markup] = _MACROS.table
+columns: Callable[[Iterable[tuple[str, Markup]]], Markup] = _MACROS.columns
 
 
-def page(name: str, body_html: str) -> str:
-    """A whole document that refers to nothing outside itself."""
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(name)}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{body_html}\n</main>\n</body>\n</html>\n"
-    )
+def page(name: str, parts: Iterable[Markup]) -> str:
+    """Return a whole document that refers to nothing outside itself."""
+    return str(_MACROS.page(name, parts)).lstrip()
 
 
-def title(text: str) -> str:
-    return f"<h1>{escape(text)}</h1>"
+def tile(name: str, value: str, more: str = "") -> Markup:
+    """Return one key figure with its name and a comparison. Values without digits are pale."""
+    is_absent = not any(letter.isdigit() for letter in value)
+    return Markup(_MACROS.tile(name, value, is_absent, more))
 
 
-def heading(text: str) -> str:
-    return f"<h2>{escape(text)}</h2>"
+def plots(figures: Iterable[tuple[str, str]]) -> Markup:
+    """Return plots side by side, from pairs of a title and an svg element."""
+    return Markup(_MACROS.plots([(name, Markup(svg)) for name, svg in figures]))
 
 
-def paragraph(text: str, kind: str = "note") -> str:
-    """A paragraph of one of the style sheet's kinds: lead, note, warning."""
-    return f'<p class="{kind}">{escape(text)}</p>'
-
-
-def tile(name: str, value: str, more: str = "") -> str:
-    """One key figure: what it is, the figure, and what it stands against."""
-    absent = "" if any(letter.isdigit() for letter in value) else " absent"
-    return (
-        f'<div class="card tile"><div class="name">{escape(name)}</div>'
-        f'<div class="value{absent}">{escape(value)}</div>'
-        f'<div class="more">{escape(more)}</div></div>'
-    )
-
-
-def accuracy_tile(name: str, figures: Mapping[str, float | None]) -> str:
-    """Accuracies in per cent as bars, the first of them large and in colour."""
-    first = next(iter(figures.values()))
-    bars = []
-    for number, (label, value) in enumerate(figures.items()):
-        width = 0.0 if value is None else min(100.0, max(0.0, value))
-        bars.append(
-            f'<div class="bar{"" if number else " first"}"><span>{escape(label)}</span>'
-            f'<span class="track"><span class="fill" style="display:block;width:{width:.1f}%">'
-            f'</span></span><span class="number">{percent(value)}</span></div>'
-        )
-    return (
-        f'<div class="card tile"><div class="name">{escape(name)}</div>'
-        f'<div class="value">{percent(first)}</div>{"".join(bars)}</div>'
-    )
-
-
-def tiles(cards_html: Iterable[str], kind: str = "") -> str:
-    """Tiles in a row that wraps; kind "wide" gives each at least the width of a plot."""
-    return f'<div class="tiles {kind}">{"".join(cards_html)}</div>'
-
-
-def plots(figures: Iterable[tuple[str, str]]) -> str:
-    """(title, svg element) pairs, side by side where there is room."""
-    cards = (
-        f'<figure class="card plot"><h3>{escape(name)}</h3>{svg_html}</figure>'
-        for name, svg_html in figures
-    )
-    return f'<div class="figures">{"".join(cards)}</div>'
-
-
-def pictures(blocks: Iterable[PictureBlock]) -> str:
-    """Rows of pictures, each a data URI."""
-    cards = []
-    for block in blocks:
-        images = "".join(
-            f'<img src="{escape(uri)}" alt="{escape(block.title)}, picture {number}">'
-            for number, uri in enumerate(block.images, 1)
-        )
-        cards.append(
-            f'<figure class="card block"><h3>{escape(block.title)}</h3>'
-            f'<div class="pictures">{images}</div></figure>'
-        )
-    return "".join(cards)
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], tints: Sequence[str | None]) -> str:
-    """Rows of cells; a tint puts a chip of that colour before a row, None marks a total."""
-    head = "".join(f"<th>{escape(text)}</th>" for text in heads)
-    body = []
-    for cells, tint in zip(rows, tints, strict=True):
-        chip = "" if tint is None else f'<span class="chip" style="background:{tint}"></span>'
-        first, *others = (escape(cell) for cell in cells)
-        kind = ' class="total"' if tint is None else ""
-        rest = "".join(f"<td>{cell}</td>" for cell in others)
-        body.append(f"<tr{kind}><td>{chip}{first}</td>{rest}</tr>")
-    return (
-        f'<div class="card scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def facts(values: Mapping[str, Any]) -> str:
-    """A table of names and values; nested objects become dotted names."""
-    rows = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
-        for name, value in _flat("", values)
-    )
-    return f'<div class="card scroll"><table class="facts"><tbody>{rows}</tbody></table></div>'
-
-
-def code(text: str) -> str:
-    return f'<div class="card"><pre><code>{escape(text)}</code></pre></div>'
+def facts(values: Mapping[str, Any]) -> Markup:
+    """Return a table of names and values; nested objects become dotted names."""
+    return Markup(_MACROS.facts(_flat("", values)))
 
 
 def _flat(prefix: str, values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from accelssl.errors import UserError
 from accelssl.formats import compression, duration, quantity, times
 from accelssl.train.report import cost_accounting, page
@@ -81,22 +83,22 @@ def render(history: History) -> str:
     stages = stage_runs(history)
     plain = uncompressed(history, stages)
     parts = [
-        opening(history),
-        key_figures(history, stages, plain),
+        *opening(history),
+        *key_figures(history, stages, plain),
         evaluation_note(history),
-        _curves(history, stages, plain),
-        _pictures(history),
-        decisions_section(history),
-        _costs(history, stages, plain),
-        _ledgers(history, stages, plain),
-        _settings(history),
+        *_curves(history, stages, plain),
+        *_pictures(history),
+        *decisions_section(history),
+        *_costs(history, stages, plain),
+        *_ledgers(history, stages, plain),
+        *_settings(history),
     ]
-    return page.page(f"{run_name(history)} - accelssl", "\n".join(part for part in parts if part))
+    return page.page(f"{run_name(history)} - accelssl", parts)
 
 
-def _curves(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
+def _curves(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> list[Markup]:
     if not stages:
-        return ""
+        return []
     parts = [
         page.heading("Loss"),
         page.plots(
@@ -127,7 +129,7 @@ def _curves(history: History, stages: tuple[StageRun, ...], plain: Uncompressed)
             ]
         ),
     ]
-    return "\n".join(parts)
+    return parts
 
 
 def _band_note(history: History, stages: tuple[StageRun, ...]) -> str:
@@ -145,26 +147,26 @@ def _band_note(history: History, stages: tuple[StageRun, ...]) -> str:
     )
 
 
-def _pictures(history: History) -> str:
+def _pictures(history: History) -> list[Markup]:
     path = history.run / "pictures.npz"
     if not path.is_file():
-        return ""
+        return []
     heading = page.heading("What the network saw")
     try:
         blocks = picture_blocks(path)
     except ValueError as error:
         text = f"pictures.npz cannot be shown: {error}."
-        return f"{heading}\n{page.paragraph(text, 'warning')}"
+        return [heading, page.paragraph(text, "warning")]
     note = (
         "Each column is one picture: its first view above, its second view below. Blank patches "
         "were dropped: they never reached the network."
     )
-    return "\n".join([heading, page.paragraph(note), page.pictures(blocks)])
+    return [heading, page.paragraph(note), page.pictures(blocks)]
 
 
-def _costs(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
+def _costs(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> list[Markup]:
     if not stages:
-        return ""
+        return []
     rows = [_cost_row(f"{n}", stage, history, plain) for n, stage in enumerate(stages, 1)]
     tints: list[str | None] = [*stage_tints(stages)]
     if len(stages) > 1:
@@ -179,7 +181,7 @@ def _costs(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) 
     if plain.images_per_s is None:
         notes.append(HOW_TO_MEASURE)
     table = page.table(COST_HEADS, rows, tints)
-    return "\n".join([page.heading("Cost per stage"), table, *map(page.paragraph, notes)])
+    return [page.heading("Cost per stage"), table, *map(page.paragraph, notes)]
 
 
 def _cost_row(name: str, stage: StageRun, history: History, plain: Uncompressed) -> list[str]:
@@ -200,9 +202,9 @@ def _cost_row(name: str, stage: StageRun, history: History, plain: Uncompressed)
     ]
 
 
-def _ledgers(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
+def _ledgers(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> list[Markup]:
     if not stages:
-        return ""
+        return []
     against, _ = cost_accounting.reference(stages, plain)
     rows = cost_accounting.rows(stages, plain)
     tints = [*stage_tints(stages), None][: len(rows)]
@@ -219,19 +221,19 @@ def _ledgers(history: History, stages: tuple[StageRun, ...], plain: Uncompressed
         )
     heading, table = page.heading("Three ledgers"), page.table(cost_accounting.HEADS, rows, tints)
     notes += cost_accounting.drift_notes(stages, plain)
-    return "\n".join([heading, table, *map(page.paragraph, notes)])
+    return [heading, table, *map(page.paragraph, notes)]
 
 
-def _settings(history: History) -> str:
+def _settings(history: History) -> list[Markup]:
     environment: dict[str, Any] = dict(history.environment)
     command = environment.pop("command", None)
     recorded = page.facts(environment) if environment else page.paragraph("Not recorded.")
-    parts = [
-        '<div class="columns">',
-        f"<div>{page.heading('Configuration')}{page.facts(history.config)}</div>",
-        f"<div>{page.heading('Versions and hardware')}{recorded}</div></div>",
+    sections = [
+        ("Configuration", page.facts(history.config)),
+        ("Versions and hardware", recorded),
     ]
+    parts = [page.columns(sections)]
     if command:
         text = " ".join(map(str, command)) if isinstance(command, list) else str(command)
         parts += [page.heading("Command"), page.code(text)]
-    return "\n".join(parts)
+    return parts

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from markupsafe import Markup
 
 from accelssl.formats import ABSENT, duration, percent, quantity, times
 from accelssl.train.evaluate.result_settings import Result, changes
@@ -28,14 +29,14 @@ def run_name(history: History) -> str:
     return f"{ALGORITHMS.get(algorithm, algorithm)} on {history.config.get('model', 'a model')}"
 
 
-def opening(history: History) -> str:
+def opening(history: History) -> list[Markup]:
     """Title, the run in one sentence, and a warning for whatever did not go as planned."""
     parts = [page.title(run_name(history)), page.paragraph(_summary(history), "lead")]
     parts += [page.paragraph(text, "warning") for text in _warnings(history)]
     if history.resumes:
         at = ", ".join(f"{step:,.0f}" for step in history.resumes)
         parts.append(page.paragraph(f"Resumed at step {at}."))
-    return "\n".join(parts)
+    return parts
 
 
 def _summary(history: History) -> str:
@@ -120,7 +121,9 @@ def _judged(history: History) -> str:
     return f"at step {step:,.0f} of {steps[-1]:,.0f}, "
 
 
-def key_figures(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) -> str:
+def key_figures(
+    history: History, stages: tuple[StageRun, ...], plain: Uncompressed
+) -> list[Markup]:
     """Tiles: accuracies first, then budget, images, time and both speed-ups."""
     found = {name: _accuracies(history, key) for key, name in ACCURACIES}
     judged = _judged(history)
@@ -132,11 +135,11 @@ def key_figures(history: History, stages: tuple[StageRun, ...], plain: Uncompres
     wide += _classifier_tiles(history)
     accuracies = page.tiles(wide or [page.tile("accuracy", "not evaluated")], "wide")
     if not stages:
-        return accuracies
-    return accuracies + page.tiles(_progress_tiles(history, whole_run(stages), plain))
+        return [accuracies]
+    return [accuracies, page.tiles(_progress_tiles(history, whole_run(stages), plain))]
 
 
-def _classifier_tiles(history: History) -> list[str]:
+def _classifier_tiles(history: History) -> list[Markup]:
     """Top-1 accuracies of linear probes and fine-tuning on the run's own set.
 
     Of each, those with a preset's own settings come first, and the others say what they changed.
@@ -167,7 +170,7 @@ def _top1(found: Result) -> dict[str, float | None]:
     return {who: finite(scores[who].get("top1")) for who in names}
 
 
-def _progress_tiles(history: History, whole: StageRun, plain: Uncompressed) -> list[str]:
+def _progress_tiles(history: History, whole: StageRun, plain: Uncompressed) -> list[Markup]:
     epoch = finite(float(history.steps.epoch[-1]))
     epochs = "" if epoch is None else f"in epoch {math.floor(epoch) + 1:,} of whole batches"
     of_budget = ""
@@ -197,7 +200,7 @@ def _progress_tiles(history: History, whole: StageRun, plain: Uncompressed) -> l
     ]
 
 
-def evaluation_note(history: History) -> str:
+def evaluation_note(history: History) -> Markup:
     """What the accuracies mean, in two sentences."""
     bank, queries = (finite(history.evaluation.get(key)) for key in ("bank", "queries"))
     sizes = ""

@@ -13,7 +13,6 @@ def add_to(app: typer.Typer) -> None:
     """Make them commands of the application."""
     example = "Example: accelssl "
     app.command("plan", epilog=example + "plan --algo moco --data shards --hours 8")(plan)
-    app.command("paper-tables", epilog=example + "paper-tables --markdown")(paper_tables)
 
 
 def plan(
@@ -89,17 +88,3 @@ def plan(
         where = Where(device, gpus, bench, threads, precision)
         planned = plan_command(asked, where, as_json=as_json, progress=tell)
     print(planned)
-
-
-def paper_tables(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-) -> None:
-    """Compute the paper's costs and budgets again, and say which of them come out as printed.
-
-    Under both ways of counting tokens, the text's and the tables'; with what contradicts itself
-    there, and the choices made here.
-    """
-    from accelssl.train.paper.paper_pages import paper_text
-
-    print(paper_text(as_json=as_json, as_markdown=as_markdown))

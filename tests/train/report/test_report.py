@@ -147,7 +147,7 @@ def tiles(run: Path) -> dict[str, str]:
     page = write_report(run).read_text(encoding="utf-8")
     cards = page.split('<div class="card tile"><div class="name">')[1:]
     named = (card.split("</div>", 1) for card in cards)
-    return {name: re.sub("<.*?>", "", text) for name, text in named}
+    return {name: re.sub("<.*?>|\n", "", text) for name, text in named}
 
 
 def test_counted_and_realised_speed_ups_have_their_own_tiles(tmp_path: Path) -> None:
