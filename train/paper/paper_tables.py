@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from accelssl.pipeline.compression import UNCOMPRESSED, Compression
 from accelssl.train.config.budget import steps_bought
 from accelssl.train.config.cost import Convention, moco_cost
-from accelssl.train.config.method import sample_cost
+from accelssl.train.methods import METHODS
+from accelssl.train.methods.moco import MoCoMethod
 from accelssl.train.paper import paper_cells as paper
 
 CONVENTIONS = tuple(Convention)
@@ -209,7 +210,8 @@ def _product(reading: paper.BudgetReading, convention: Convention) -> float:
 
 def _plain_cost(algo: str, n_local: int, n_global: int, convention: Convention) -> float:
     mode = "official" if n_global > 1 else "paper"
-    return sample_cost(algo, UNCOMPRESSED, paper.BASE_SIZE, convention, mode=mode, n_local=n_local)
+    method = METHODS[algo].of({"size": paper.BASE_SIZE, "mode": mode, "n_local": n_local})
+    return method.sample_cost(UNCOMPRESSED, convention)
 
 
 def _dino() -> Table:
@@ -258,7 +260,9 @@ def _steps() -> Table:
             name,
             None,
             (
-                steps_bought(budget, [(1.0, batch * sample_cost("moco", compression, side, c))])[0]
+                steps_bought(budget, [(1.0, batch * MoCoMethod(side).sample_cost(compression, c))])[
+                    0
+                ]
                 for c in CONVENTIONS
             ),
         )
