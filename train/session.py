@@ -11,10 +11,10 @@ from torch import nn
 from accelssl.errors import UserError
 from accelssl.files import write_whole
 from accelssl.model.objective import Objective
-from accelssl.pipeline import views
 from accelssl.pipeline.draws.draw_version import DRAW_VERSION, decoder_versions
 from accelssl.pipeline.draws.order import Position
 from accelssl.pipeline.loader import Loader, LoaderOptions
+from accelssl.pipeline.views import View
 from accelssl.shards.shard_set import ShardSet, open_shards
 from accelssl.train.checkpoints import checkpoint, retention
 from accelssl.train.checkpoints.checkpoint import Checkpoint
@@ -153,21 +153,9 @@ def loader_options(
     )
 
 
-def run_views(config: TrainConfig) -> tuple[views.View, ...]:
+def run_views(config: TrainConfig) -> tuple[View, ...]:
     """The views of the run's method."""
-    scale = config.min_area, 1.0
-    if config.algo == "moco":
-        return views.moco(config.size, scale, swaps_roles=not config.symmetric)
-    if config.algo == "dino":
-        return views.dino(
-            config.size,
-            scale,
-            n_local=config.n_local,
-            local_size=config.local_size,
-            local_scale=(config.local_min_area, config.local_max_area),
-            swaps_roles=config.mode == "paper",
-        )
-    return views.simclr(config.size, scale)
+    return config.method.views()
 
 
 def refuse_a_used_folder(run: Path) -> None:

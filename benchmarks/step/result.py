@@ -10,7 +10,7 @@ from accelssl.benchmarks.step.kernels import PARTS, Part, TracedStep, Work
 from accelssl.benchmarks.throughput.plan import SIZE
 from accelssl.benchmarks.timing import Timing
 from accelssl.pipeline.compression import UNCOMPRESSED, Compression
-from accelssl.train.config.method import sample_cost
+from accelssl.train.methods.simclr import SimCLRMethod
 
 LONGEST = 40
 K = TypeVar("K", bound=Hashable)
@@ -69,7 +69,7 @@ class StepRow:
     @property
     def sample_cost(self) -> float:
         """Units an image costs."""
-        return sample_cost("simclr", Compression(self.p, self.drop), SIZE)
+        return SimCLRMethod(size=SIZE).sample_cost(Compression(self.p, self.drop))
 
     @property
     def is_uncompressed(self) -> bool:

@@ -17,10 +17,10 @@ from accelssl.errors import UserError
 from accelssl.pipeline.evaluation import evaluation_batches
 from accelssl.pipeline.loader import LoaderOptions
 from accelssl.shards.shard_set import ShardSet
-from accelssl.train.config.method import ALGORITHMS
 from accelssl.train.evaluate.backbone import open_backbone
 from accelssl.train.export import export_encoder
 from accelssl.train.loop import train
+from accelssl.train.methods import METHODS
 from accelssl.train.session import Session, start
 from tests.train.any_run import CPU, config_on
 
@@ -45,7 +45,7 @@ def metadata(file: Path) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", METHODS)
 def test_timm_loads_the_file_and_gives_the_features_of_the_trained_encoder(
     shard_dir: Path, tmp_path: Path, algo: str
 ) -> None:

@@ -18,11 +18,11 @@ from accelssl.train.checkpoints import checkpoint
 from accelssl.train.config import recipes
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.config_file import read_config
-from accelssl.train.config.method import ALGORITHMS
 from accelssl.train.config.named_recipes import find
 from accelssl.train.config.schedule import Schedule, Stage, constant
 from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.loop import train
+from accelssl.train.methods import METHODS
 from accelssl.train.objective import build
 from accelssl.train.report.baseline import measure_baseline
 from accelssl.train.report.report import write_report
@@ -190,7 +190,7 @@ def test_the_recipe_is_the_originals() -> None:
 
 
 def test_every_method_has_defaults_and_a_smaller_head_for_few_images() -> None:
-    assert set(recipes.RECIPES) == set(ALGORITHMS)
+    assert set(recipes.RECIPES) == set(METHODS)
     for algo, recipe in recipes.RECIPES.items():
         config = recipe("vit_tiny_patch16_224", "shards", 1e6, constant(Compression(30, 0.5)))
         assert config.algo == algo

@@ -8,11 +8,11 @@ from accelssl.errors import UserError
 from accelssl.option_names import option_of
 from accelssl.pipeline.compression import Compression, fitting_sides, sizes_near
 from accelssl.pipeline.decode.decoding import BOUNDS, Decoding
-from accelssl.train.config import method
 from accelssl.train.config.auto import BEFORE, Auto, compared_by
 from accelssl.train.config.cost import Convention
-from accelssl.train.config.method import ALGORITHMS, MODES
 from accelssl.train.config.schedule import Schedule, Stage
+from accelssl.train.methods.dino import MODES
+from accelssl.train.methods.method import Method, method_named
 
 MOST_READERS = 256
 DEFAULT_COMPRESSION = Compression(30, 0.5)
@@ -95,10 +95,7 @@ class TrainConfig:
     auto: Auto | None = None
 
     def __post_init__(self) -> None:
-        if self.algo not in ALGORITHMS:
-            raise UserError(
-                f"The algorithm {self.algo!r} is not known.", f"Use {', '.join(ALGORITHMS)}."
-            )
+        method_named(self.algo)
         why = "" if self.algo == "dino" else ": pairs need negatives"
         _require(self.batch >= 2, "batch", self.batch, f"at least 2{why}")
         _require(self.base_lr > 0, "base_lr", self.base_lr, "above 0")
@@ -231,31 +228,21 @@ class TrainConfig:
             )
 
     @property
+    def method(self) -> Method:
+        """The method with its settings."""
+        return method_named(self.algo).of(vars(self))
+
+    @property
     def peak_lr(self) -> float:
         return self.base_lr * self.batch / 256
 
     def sample_cost(self, stage: Stage) -> float:
         """Units an image costs in this stage."""
-        return method.sample_cost(
-            self.algo,
-            stage.compression,
-            self.size,
-            self.convention,
-            symmetric=self.symmetric,
-            mode=self.mode,
-            n_local=self.n_local,
-            local_size=self.local_size,
-        )
+        return self.method.sample_cost(stage.compression, self.convention)
 
     def compressions(self, stage: Stage) -> tuple[Compression, ...]:
         """What a step takes in this stage, in the order of the objective's arguments."""
-        return method.compressions(
-            self.algo,
-            stage.compression,
-            symmetric=self.symmetric,
-            mode=self.mode,
-            n_local=self.n_local,
-        )
+        return self.method.compressions(stage.compression)
 
     @property
     def decays_vectors(self) -> bool:

@@ -11,7 +11,7 @@ The paper's units (cost.py) leave out all of that but the tokens: here is what t
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -23,7 +23,6 @@ from accelssl.model.simclr import SimCLR
 from accelssl.model.vit import Encoder
 from accelssl.pipeline.compression import BASE_SIDE, TOKEN_VALUES, UNCOMPRESSED
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.config.method import compressions
 from accelssl.train.config.schedule import Stage
 
 
@@ -100,10 +99,8 @@ def image_flops(shape: ModelShape, config: TrainConfig, stage: Stage) -> float:
 def step_flops(shape: ModelShape, config: TrainConfig, stage: Stage) -> int:
     """Operations of forward and backward for a batch of all ranks, whatever their number."""
     n, size = config.batch, config.size
-    query, key = (
-        Pass(n, c.keep(size), c.grid(size), c.p)
-        for c in compressions(config.algo, stage.compression)[:2]
-    )
+    whole = replace(stage.compression, drop=0.0)
+    query, key = (Pass(n, c.keep(size), c.grid(size), c.p) for c in (stage.compression, whole))
     if config.algo == "simclr":
         return simclr_flops(shape, n, query.patches)
     if config.algo == "moco":

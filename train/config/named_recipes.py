@@ -21,8 +21,8 @@ from accelssl.train.config.budget import steps_bought
 from accelssl.train.config.config import DEFAULT_COMPRESSION, OF_THE_MACHINE, TrainConfig
 from accelssl.train.config.config_file import refuse_other_types
 from accelssl.train.config.cost import Convention
-from accelssl.train.config.method import ALGORITHMS
 from accelssl.train.config.schedule import Schedule, constant, from_json
+from accelssl.train.methods import METHODS
 
 SUFFIX = ".toml"
 _TABLES = {"about", "data", "expected", "settings", "schedule", "auto"}
@@ -158,8 +158,8 @@ def _recipe(name: str, text: str) -> Recipe:
         for needed in _REQUIRED:
             if needed not in settings:
                 raise ValueError(f"settings.{needed} is missing")
-        if settings["algo"] not in ALGORITHMS:
-            raise ValueError(f"settings.algo is not one of {', '.join(ALGORITHMS)}")
+        if settings["algo"] not in METHODS:
+            raise ValueError(f"settings.algo is not one of {', '.join(METHODS)}")
         if "convention" in settings:
             settings["convention"] = Convention(settings["convention"])
         refuse_other_types(Path(name), settings)

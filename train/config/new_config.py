@@ -12,20 +12,11 @@ from accelssl.train.config import named_recipes, recipes
 from accelssl.train.config.auto import UNSAID, AutoOptions
 from accelssl.train.config.compression_options import Compressing, settings_of
 from accelssl.train.config.config import DEFAULT_COMPRESSION, TrainConfig
-from accelssl.train.config.method import ALGORITHMS
 from accelssl.train.config.schedule import constant
+from accelssl.train.methods.method import METHODS, method_named
 
 DEFAULT_ALGORITHM = "simclr"
 DEFAULT_MODEL = "vit_base_patch16_224"
-OF_SOME = {
-    "momentum": ("moco", "dino"),
-    "symmetric": ("moco",),
-    "mode": ("dino",),
-    "n_local": ("dino",),
-    "prototypes": ("dino",),
-    "teacher_temp": ("dino",),
-}
-"""Settings that not every method has, and who has them."""
 
 
 def named_recipe(
@@ -71,9 +62,7 @@ def new_config(
 
 def _algorithm(algo: str | None, named: named_recipes.Recipe | None) -> str:
     found = algo or (named.make("").algo if named else DEFAULT_ALGORITHM)
-    if found not in ALGORITHMS:
-        raise UserError(f"The algorithm {found!r} is not known.", f"Use {', '.join(ALGORITHMS)}.")
-    return found
+    return method_named(found).name
 
 
 def usual_compression(named: named_recipes.Recipe | None) -> Compression:
@@ -96,13 +85,8 @@ def _recipe(
             "No budget was given.",
             "Say what to spend, for example --budget 0.2M; accelssl plan --hours 8 finds one.",
         )
-    for name, algorithms in OF_SOME.items():
-        if options.get(name) is not None and algo not in algorithms:
-            raise UserError(
-                f"{option_of(name)} has no effect with {algo}.",
-                f"Leave it out, or use --algo {' or '.join(algorithms)}.",
-            )
     given = {name: value for name, value in options.items() if value is not None}
+    _refuse_settings_of_others(algo, given)
     if small:
         named = named_recipes.find(f"{algo}_small")
         given = {"model": DEFAULT_MODEL} | given
@@ -115,3 +99,14 @@ def _recipe(
         given.pop("schedule", constant(DEFAULT_COMPRESSION)),
         **given,
     )
+
+
+def _refuse_settings_of_others(algo: str, given: dict[str, Any]) -> None:
+    """Raise UserError for a setting that other methods have and this one has not."""
+    for name in given:
+        algorithms = [other for other, each in METHODS.items() if name in each.own_settings()]
+        if algorithms and algo not in algorithms:
+            raise UserError(
+                f"{option_of(name)} has no effect with {algo}.",
+                f"Leave it out, or use --algo {' or '.join(algorithms)}.",
+            )

@@ -7,7 +7,7 @@ would be N = B / (batch mean C), fewer in all. Runs here are of the first kind; 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from accelssl.errors import UserError
@@ -15,7 +15,6 @@ from accelssl.formats import duration
 from accelssl.pipeline.compression import UNCOMPRESSED
 from accelssl.train.config.budget import steps_bought
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.config.method import sample_cost
 
 EQUIVALENT_SIZE = 224
 
@@ -206,16 +205,8 @@ def equivalent_budget(epochs: float, set_images: int, config: TrainConfig) -> fl
     4 an image with MoCo-v3. UserError for no epochs."""
     if not 0 < epochs < math.inf:
         raise UserError(f"--epochs-equivalent {epochs:g} makes no sense.", "Use a value above 0.")
-    cost = sample_cost(
-        config.algo,
-        UNCOMPRESSED,
-        EQUIVALENT_SIZE,
-        config.convention,
-        symmetric=config.symmetric,
-        mode=config.mode,
-        n_local=config.n_local,
-        local_size=config.local_size,
-    )
+    method = replace(config.method, size=EQUIVALENT_SIZE)
+    cost = method.sample_cost(UNCOMPRESSED, config.convention)
     return epochs * set_images * cost
 
 

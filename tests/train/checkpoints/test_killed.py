@@ -21,8 +21,8 @@ from accelssl.train import loop
 from accelssl.train.checkpoints import checkpoint
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.config_file import read_config
-from accelssl.train.config.method import ALGORITHMS
 from accelssl.train.config.schedule import Schedule, Stage, constant
+from accelssl.train.methods import METHODS
 from accelssl.train.session import CONFIG, Session, resume, start
 
 STEPS, LAST_SAVED = 10, 5
@@ -98,7 +98,7 @@ def assert_same(run: Path, whole: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", METHODS)
 def test_a_run_that_was_killed_and_resumed_is_the_uninterrupted_one_to_the_bit(
     algo: str, shard_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

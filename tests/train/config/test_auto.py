@@ -16,10 +16,10 @@ from accelssl.train.config.compression_options import settings_of
 from accelssl.train.config.config import DEFAULT_COMPRESSION, TrainConfig
 from accelssl.train.config.config_file import read_config
 from accelssl.train.config.default_schedules import SHIPPED, default_schedule
-from accelssl.train.config.method import ALGORITHMS
 from accelssl.train.config.schedule import Schedule, constant
 from accelssl.train.gradients.grid import analysis_units, grid_of
 from accelssl.train.gradients.sample_size import FEWEST_SUBBATCHES, MOST_SAMPLES, affordable
+from accelssl.train.methods import METHODS
 
 FLAT = '[{"until": 1.0, "p": 48, "drop": 0.5}]'
 
@@ -84,7 +84,7 @@ def test_what_is_not_said_of_auto_is_as_usual() -> None:
             "cannot be cut into 20 px patches, which the default schedule of simclr (--schedule "
             "default) has.",
         ),
-        ("--recipe simclr_demo --size 96", "30 px patches, which the demo's recipe has."),
+        ("--recipe simclr_demo --size 96", "30 px patches, which the recipe simclr_demo has."),
         ("--schedule ./auto", "The schedule auto cannot be read"),
         ("--schedule Auto", 'until": 1.0, "p": 16, "drop": 0.5}], or give auto or default.'),
     ],
@@ -139,7 +139,7 @@ def test_a_schedule_beside_auto_is_refused() -> None:
         config_of(schedule=constant(Compression(48, 0.5)))
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", METHODS)
 @pytest.mark.parametrize("budget", [6e6, 1e7, 2e7, 104e6, 1e12])
 def test_all_estimates_together_cost_their_share_and_are_as_large_as_that_allows(
     algo: str, budget: float
@@ -193,7 +193,7 @@ def test_the_default_of_a_method_is_the_file_of_its_name(
     assert said == {"schedule": "moco", "auto": None}
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", METHODS)
 def test_every_method_has_a_default_that_fits_crops_of_the_usual_size(algo: str) -> None:
     file = SHIPPED / f"{algo}.json"
     content, schedule = json.loads(file.read_text()), default_schedule(algo)

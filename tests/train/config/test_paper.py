@@ -10,7 +10,7 @@ import pytest
 from accelssl.pipeline.compression import UNCOMPRESSED, Compression
 from accelssl.train.config.budget import steps_bought
 from accelssl.train.config.cost import Convention, moco_cost
-from accelssl.train.config.method import sample_cost
+from accelssl.train.methods import METHODS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/paper.md"
 P196, T197 = Convention.PATCHES196, Convention.TEXT197
@@ -57,7 +57,8 @@ def _same_patches(p: int, length: int, printed: str, given_by: set[Convention]) 
 
 def _plain_cost(algo: str, n_local: int, n_global: int, convention: Convention) -> float:
     mode = "official" if n_global > 1 else "paper"
-    return sample_cost(algo, UNCOMPRESSED, 224, convention, mode=mode, n_local=n_local)
+    settings = {"size": 224, "mode": mode, "n_local": n_local}
+    return METHODS[algo].of(settings).sample_cost(UNCOMPRESSED, convention)
 
 
 def _budget(
@@ -163,7 +164,7 @@ def test_thirty_compressions_cost_the_formula_in_exact_arithmetic(p: int, drop: 
     for l_k in (225, patches):
         exact = Fraction(3 * kept + l_k, 196)
         assert moco_cost(Compression(p, float(drop)).keep(240), l_k) == pytest.approx(float(exact))
-    trained = sample_cost("moco", Compression(p, float(drop)), 240)
+    trained = METHODS["moco"]().sample_cost(Compression(p, float(drop)))
     assert trained == pytest.approx(float(Fraction(3 * kept + patches, 196)))
 
 
@@ -212,7 +213,7 @@ def test_steps_of_104m_units_are_counted_up_to_the_one_that_overshoots(
     compression: Compression, size: int, cost: Fraction
 ) -> None:
     exact = Fraction(104_000_000) / (512 * cost)
-    step = 512 * sample_cost("moco", compression, size)
+    step = 512 * METHODS["moco"](size=size).sample_cost(compression)
     assert steps_bought(104e6, [(1.0, step)]) == [-(-exact.numerator // exact.denominator)]
 
 

@@ -15,7 +15,6 @@ from accelssl.train.checkpoints.resuming import _FREE
 from accelssl.train.config.auto import BEFORE, Auto
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.config_file import read_config
-from accelssl.train.config.method import ALGORITHMS
 from accelssl.train.config.named_recipes import (
     Recipe,
     Source,
@@ -26,6 +25,7 @@ from accelssl.train.config.named_recipes import (
 )
 from accelssl.train.config.recipe_pages import recipes_text
 from accelssl.train.config.schedule import constant
+from accelssl.train.methods import METHODS
 from accelssl.train.objective import build
 
 VIT_TINY = "vit_tiny_patch16_224"
@@ -120,7 +120,7 @@ def test_what_is_expected_names_its_source(recipe: Recipe) -> None:
 
 
 def test_every_method_has_a_recipe_of_its_authors_and_one_for_few_images() -> None:
-    for algo in ALGORITHMS:
+    for algo in METHODS:
         assert find(f"{algo}_small").make("shards").algo == algo
         assert find(f"{algo}_in1k_original").make("shards").algo == algo
 

@@ -15,16 +15,16 @@ from PIL import Image
 from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.pipeline.compression import Compression
-from accelssl.train.config.method import sample_cost
 from accelssl.train.config.schedule import read_schedule
 from accelssl.train.gradients.choose import chosen_cells, schedule_of
 from accelssl.train.gradients.plot import error_figure, is_normalised, plot
 from accelssl.train.gradients.record import Record, read_record, readable
 from accelssl.train.gradients.scheduling import plan_schedule
+from accelssl.train.methods.moco import MoCoMethod
 
 SIDES, DROPS = (16, 30, 48), (0.0, 0.5)
 CELLS = [Compression(p, drop) for p, drop in product(SIDES, DROPS)]
-COSTS = {cell: sample_cost("moco", cell, 240) for cell in CELLS}
+COSTS = {cell: MoCoMethod(size=240).sample_cost(cell) for cell in CELLS}
 CHEAP_TO_DEAR = sorted(CELLS, key=lambda cell: COSTS[cell])
 
 

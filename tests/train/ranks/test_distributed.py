@@ -23,7 +23,7 @@ from accelssl.model.gather import gather_detached
 from accelssl.model.moco import MoCo
 from accelssl.model.objective import Objective
 from accelssl.model.simclr import SimCLR
-from accelssl.train.config.method import ALGORITHMS
+from accelssl.train.methods import METHODS
 from accelssl.train.optim.adamw import adamw, set_learning_rate
 from accelssl.train.ranks.distributed import (
     ALONE,
@@ -137,7 +137,7 @@ def on_one_rank(task: str, out: Path) -> None:
     asked = torch.device("cuda" if task == "cuda" else "cpu")
     device = device_of(placed, asked)
     with joined(placed, device) as ranks:
-        results: Results = {algo: steps(ranks, device, algo) for algo in ALGORITHMS}
+        results: Results = {algo: steps(ranks, device, algo) for algo in METHODS}
         results["votes"] = votes(ranks)
         results["told"] = ranks.from_main({"precision": f"bf{ranks.rank}"})
         if task == "cuda":
@@ -204,7 +204,7 @@ def run_ranks(task: str, out: Path, module: str = "tests.train.ranks.test_distri
     return Ended([process.returncode for process in processes], errors, results)
 
 
-@pytest.fixture(scope="module", params=ALGORITHMS)
+@pytest.fixture(scope="module", params=METHODS)
 def algo(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

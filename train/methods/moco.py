@@ -1,0 +1,62 @@
+"""MoCo-v3: a query finds the key of the same image among the keys of all images. No torch.
+
+Chen et al., ICCV 2021, with the settings of facebookresearch/moco-v3. The key encoder is a moving
+average of the query's and follows before the keys are computed. The loss and its deviations are in
+model/moco.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from accelssl.pipeline import views
+from accelssl.pipeline.compression import Compression
+from accelssl.train.config.cost import Convention, moco_cost
+from accelssl.train.methods.method import Method, register
+
+if TYPE_CHECKING:
+    from accelssl.model.objective import Objective
+
+
+@register
+@dataclass(frozen=True)
+class MoCoMethod(Method):
+    """MoCo-v3 with its settings."""
+
+    momentum: float = 0.99
+    """Momentum of the key encoder at the start; at the end it is 1."""
+    symmetric: bool = False
+    """True if both views are query and key, at twice the cost."""
+
+    name: ClassVar = "moco"
+    title: ClassVar = "MoCo v3"
+
+    def views(self) -> tuple[views.View, ...]:
+        """Return two views of different blur; with one pair an image they swap at random."""
+        return views.moco(self.size, (self.min_area, 1.0), swaps_roles=not self.symmetric)
+
+    def compressions(self, compression: Compression) -> tuple[Compression, ...]:
+        """Return query, key; if symmetric query, query, key, key. Keys are of whole images."""
+        whole = Compression(compression.p, 0.0)
+        pairs = 2 if self.symmetric else 1
+        return (compression,) * pairs + (whole,) * pairs
+
+    def sample_cost(
+        self, compression: Compression, convention: Convention = Convention.PATCHES196
+    ) -> float:
+        """Return the units of a trained query and a key that is only evaluated."""
+        l_q, l_k = compression.keep(self.size), compression.grid(self.size) ** 2
+        return moco_cost(l_q, l_k, convention) * (2 if self.symmetric else 1)
+
+    def objective(self, model: str) -> Objective:
+        """Build MoCo-v3's objective."""
+        from accelssl.model.moco import MoCo
+
+        return MoCo(
+            model,
+            head_hidden=self.head_hidden,
+            head_out=self.head_out,
+            temperature=self.temperature,
+            momentum=self.momentum,
+        )

@@ -1,0 +1,53 @@
+"""SimCLR: two views of an image, both trained, attract; all others repel. No torch.
+
+Chen et al., ICML 2020, with the settings of ronghanghu/moco_v3_tpu for ViTs. The loss and its
+deviations are in model/simclr.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from accelssl.pipeline import views
+from accelssl.pipeline.compression import Compression
+from accelssl.train.config.cost import Convention, simclr_cost
+from accelssl.train.methods.method import Method, register
+
+if TYPE_CHECKING:
+    from accelssl.model.objective import Objective
+
+
+@register
+@dataclass(frozen=True)
+class SimCLRMethod(Method):
+    """SimCLR with its settings."""
+
+    name: ClassVar = "simclr"
+    title: ClassVar = "SimCLR"
+
+    def views(self) -> tuple[views.View, ...]:
+        """Return two views that are drawn alike."""
+        return views.simclr(self.size, (self.min_area, 1.0))
+
+    def compressions(self, compression: Compression) -> tuple[Compression, ...]:
+        """Compress both views: both are trained."""
+        return compression, compression
+
+    def sample_cost(
+        self, compression: Compression, convention: Convention = Convention.PATCHES196
+    ) -> float:
+        """Return the units of two trained views."""
+        kept = compression.keep(self.size)
+        return simclr_cost(kept, kept, convention)
+
+    def objective(self, model: str) -> Objective:
+        """Build SimCLR's objective."""
+        from accelssl.model.simclr import SimCLR
+
+        return SimCLR(
+            model,
+            head_hidden=self.head_hidden,
+            head_out=self.head_out,
+            temperature=self.temperature,
+        )
