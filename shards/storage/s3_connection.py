@@ -18,14 +18,14 @@ _CONNECT_TIMEOUT_S = 10
 
 
 class Connection(NamedTuple):
-    """boto3's S3 client, and a quicker way to read ranges."""
+    """Return boto3's S3 client, and a quicker reader of ranges."""
 
     client: Any
     ranges: Ranges
 
 
 class LazyConnection:
-    """Connects when first asked, once in every process: a fork shares no sockets with its parent.
+    """Connection made at first use, once in every process: a fork shares no sockets.
 
     Connecting takes a tenth of a second and raises what boto3 raises on a wrong configuration.
     """
