@@ -1,4 +1,4 @@
-"""manifest.json: what a shard set holds, and the set's identity.
+"""manifest.json: the content and the identity of a shard set.
 
 It is the last file that a sharding job writes, so a folder without one is not a set. It names every
 tar and index with size and sha256; the sha256 of its own bytes therefore stands for the whole set.
@@ -69,7 +69,7 @@ class Manifest:
     written_by: Mapping[str, str]
 
     def to_bytes(self) -> bytes:
-        """The file's content: the same for the same content of the set."""
+        """Return the file's content: the same for the same content of the set."""
         document = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
         return _as_text(document | {"checksum": _checksum(document)})
 
@@ -80,7 +80,7 @@ class Manifest:
 
 
 def read_manifest(storage: Storage) -> tuple[Manifest, str]:
-    """The manifest of a shard set, and its digest: the sha256 of the file, in hex.
+    """Return the manifest of a shard set and its digest: the sha256 of the file, in hex.
 
     Raises UserError for a missing, unreadable, foreign or changed manifest and for another format
     version.

@@ -1,4 +1,4 @@
-"""WebDataset tars that others wrote -> a shard set, by writing indexes and a manifest beside them.
+"""Adopting WebDataset tars of others as a shard set: indexes and a manifest beside them.
 
 The tars stay as they are. What is adopted is what every reader takes alike; a tar with anything
 else is refused with the reason, and then nothing is written. Images are judged by their headers and
@@ -196,7 +196,7 @@ class _Job:
 
 
 def _tars_of(root: Path) -> tuple[list[Path], list[str]]:
-    """The tars in a folder, sorted, and notes on what else might be one."""
+    """Return the tars in a folder, sorted, and notes on other files that look like tars."""
     try:
         names = sorted(path.name for path in root.iterdir())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Holds the names and sizes of a set's files against its manifest."""
+"""Check of the names and sizes of a set's files against its manifest."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _SHARD_SUFFIXES = ("tar", "idx")
 def check_files(
     storage: Storage, expected: ExpectedSet, sizes_bytes: Mapping[str, int], findings: Findings
 ) -> None:
-    """Find what is missing, of another size, or not in the manifest."""
+    """Find files that are missing, have another size, or are not in the manifest."""
     named = {MANIFEST_NAME, QUARANTINE_NAME}
     for shard in expected.shards:
         for suffix in _SHARD_SUFFIXES:

@@ -1,4 +1,4 @@
-"""Is a shard set what its manifest says, and fit to train on? Checks it from top to bottom.
+"""Verification of a shard set: it agrees with its manifest and is fit for training.
 
 Nothing stops at the first fault: whatever the files still allow to check is checked.
 """
@@ -75,7 +75,7 @@ def verify_shards(
 def _tasks(
     location: Location, expected: ExpectedSet, sizes_bytes: Mapping[str, int], sample: int | None
 ) -> Iterator[ShardTask]:
-    """One for each shard. A sample of None is all images."""
+    """Yield a task for each shard. A sample of None is all images."""
     before = 0
     for shard in expected.shards:
         if sample is None:
@@ -100,7 +100,7 @@ def _tasks(
 
 
 def _spread(sample: int, samples: int, before: int, here: int) -> frozenset[int]:
-    """Of `sample` positions evenly spread over `samples`, those among the `here` after `before`.
+    """Spread `sample` positions evenly over `samples`; return those in a shard of `here` samples.
 
     They count from there.
     """

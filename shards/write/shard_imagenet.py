@@ -1,4 +1,4 @@
-"""A source of labelled images -> a verified shard set.
+"""Writing a verified shard set from a source of labelled images.
 
 Every image is decoded in full before it is written; what does not decode is named in
 quarantine.tsv, and the job goes on. The order is shuffled over the whole split, so that any
@@ -126,7 +126,7 @@ class _Outcome:
     """How many images the source has of each class."""
 
     def lost_classes(self) -> list[str]:
-        """The classes none of whose images decodes."""
+        """Return the classes without any image that decodes."""
         lost = Counter(image.wnid for image in self.quarantined)
         return sorted(name for name, n in lost.items() if n == self.images_of_class[name])
 
@@ -162,7 +162,7 @@ class _Job:
     def run(
         self, workers: int, progress: Callable[[int, int], None] | None, spelled: Spelling
     ) -> tuple[str, str]:
-        """Write the set; returns where its quarantine list is, and its digest."""
+        """Write the set; return the path of its quarantine list and its digest."""
         options = self._options()
         written_by = {"accelssl": version("accelssl"), "pillow": version("pillow")}
         plans = self._plans()
@@ -197,7 +197,7 @@ class _Job:
         return quarantine, manifest.digest
 
     def notes(self) -> list[str]:
-        """What of the outcome needs a look."""
+        """Return notes on the outcome for the user."""
         lost = {split: outcome.lost_classes() for split, outcome in self.outcome.items()}
         return [
             f"No image of {split} is left of {plural(len(names), 'class')}: {', '.join(names[:5])}"

@@ -1,4 +1,4 @@
-"""The commands about shard sets: make one, check one, adopt one. Heavy imports wait."""
+"""The commands for shard sets: make, verify, adopt. Heavy imports are inside the commands."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ Workers = Annotated[int, typer.Option(help="Processes at work; 0: one for each c
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make them commands of the application."""
+    """Add the commands to the application."""
     example = "Example: accelssl "
     app.command("shard-imagenet", epilog=example + "shard-imagenet ~/imagenet shards")(
         shard_imagenet
@@ -163,7 +163,7 @@ def index_shards(
 
 
 def _spelled(command: str, name: str) -> str:
-    """What sets a parameter, or an option as a manifest names it; else the name itself."""
+    """Return the option for a parameter or for a name in a manifest; else the name itself."""
     if name.startswith(f"{_SAMPLES}_"):
         return f"{option_of(_SAMPLES, command)} of {name.removeprefix(f'{_SAMPLES}_')}"
     return option_of(name, command)
@@ -184,7 +184,7 @@ def _told_how_to_go_on() -> Iterator[None]:
 
 @contextmanager
 def _bar(unit: str) -> Iterator[Callable[[str, int, int | None], None]]:
-    """A progress bar on stderr with speed and time left; gives (what, done, total) to call.
+    """Show a progress bar on stderr; yield the function to call with (what, done, total).
 
     Where stderr is no terminal, a line now and then.
     """
