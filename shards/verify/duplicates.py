@@ -20,7 +20,7 @@ Describe = Callable[[int], str]
 
 
 def check_repeated(digest_N2: Digests, what: str, describe: Describe, into: Listed) -> None:
-    """Add each sample of a split with the digest of an earlier one; `what` is the kind of digest."""
+    """Add each sample of a split with the digest of an earlier one; `what` names the digest."""
     for group in _groups(digest_N2):
         for i in group[1:]:
             _add(into, f"the same {what} twice in a split", describe, i, group[0])
