@@ -149,7 +149,7 @@ class Split:
         image_at, image_bytes = int(self.image_offset[i]), int(self.image_size_bytes[i])
         label_at, label_bytes = int(self.label_offset[i]), int(self.label_size_bytes[i])
         first = min(image_at, label_at)
-        if label_at >= first + len(memory):  # it lies far from the image
+        if label_at >= first + len(memory):  # far from the image
             image, label = memory, memoryview(bytearray(label_bytes))
             self._fill(i, image_at, image)
             self._fill(i, label_at, label)

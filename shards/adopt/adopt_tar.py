@@ -69,10 +69,10 @@ class CheckedTar:
 def check_tar(tar: TarToCheck, on_bytes: Callable[[int], None]) -> CheckedTar:
     """Read the tar once, from front to end, and write its index to `tar.index_part`.
 
-    That index has the JSON member if all samples of the tar have one. Holds one image at a time,
+    The index has the JSON member if all samples of the tar have one. Holds one image at a time,
     and about 1 kB for each sample. `on_bytes` gets the number of bytes read since the last
-    call. Raises OSError when the index cannot be written; what cannot be read is a problem of the
-    tar.
+    call. Raises OSError when the index cannot be written; an unreadable tar is a problem of
+    the tar.
     """
     tar.index_part.unlink(missing_ok=True)
     # Opened first: that a folder cannot be written shows before hours of reading.

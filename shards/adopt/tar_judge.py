@@ -242,6 +242,6 @@ def why_not_alike(data: bytes) -> str | None:
     except NotPlain as reason:
         return str(reason)
     except UnusableImage as error:
-        # Those of a kind under one name, as far as can be: an error may tell sizes and bytes.
+        # One name for each kind where possible: an error's text may have sizes and bytes in it.
         return why_not_plain(data) or str(error)
     return None

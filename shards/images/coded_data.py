@@ -18,7 +18,7 @@ def codes_its_picture(image: Image.Image, data: bytes, data_ends: tuple[int, ...
             if not decoder.reads_to_the_end(data[start:end]):
                 return False
             start = end
-        # A progressive picture is complete when the end marker has been seen.
+        # A progressive picture is complete at the end marker.
         return decoder.is_done or (decoder.feed(data[start : start + 2]) and decoder.is_done)
     except OSError:
         return False

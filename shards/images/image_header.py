@@ -1,6 +1,6 @@
 """Checks of an image file's header before decoding.
 
-Those who write shards and those who adopt them ask the same questions here.
+Writing and adopting shards use the same checks.
 """
 
 import io
@@ -61,8 +61,8 @@ def opened_image(data: bytes) -> Iterator[Image.Image]:
 def kept_data_ends(data: bytes, image: Image.Image) -> tuple[int, ...]:
     """Return the end of each run of coded data in an image whose bytes may be kept.
 
-    That is a plain JPEG (see `plain_data_ends`) of one picture that is upright: some readers turn
-    it as its EXIF orientation says, and others do not. `image` is `data`, opened.
+    The image must be a plain JPEG (see `plain_data_ends`) of one upright picture: only
+    some readers apply an EXIF orientation. `image` is `data`, opened.
 
     Raises NotPlain, saying why, for an image that has to be transcoded.
     """

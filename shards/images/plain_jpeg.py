@@ -41,7 +41,7 @@ def plain_data_ends(data: bytes) -> tuple[int, ...]:
     scans send each bit of each coefficient once; 8 bits; gray, or YCbCr with chroma sampled 1 x 1
     and nothing that hints at other colours; every table valid, sent once (progressive: as often as
     need be) and before the scan that uses it; restart markers in baseline only, exactly where they
-    belong, and no stray byte up to the end marker. What follows that marker no decoder reads.
+    belong, and no stray byte up to the end marker. No decoder reads beyond that marker.
 
     Raises NotPlain: decoders refuse such a file, or make pixels of it that differ between them.
     """

@@ -15,7 +15,7 @@ class TiffTag(NamedTuple):
     kind: int
     values: int
     copied_bytes: int
-    """How much of the block Pillow takes for its value."""
+    """Number of bytes that Pillow copies as the value."""
 
 
 def tiff_tags(tiff: bytes) -> list[TiffTag]:

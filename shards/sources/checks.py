@@ -15,8 +15,7 @@ def refuse_unknown_classes(parts: tuple[Part, ...], gathering: Gathering) -> Non
     no_folders = "" if gathering.class_number else " has no class folders, and it"
     count, examples = gathering.unknown, gathering.unknown_examples
     raise UserError(
-        f"{where}{no_folders} has {count} images whose class nothing tells: "
-        f"{_some(examples, count)}.",
+        f"{where}{no_folders} has {count} images of an unknown class: {_some(examples, count)}.",
         "Put each image into the folder of its class, or remove it.",
     )
 
@@ -25,7 +24,7 @@ def refuse_validation_as_train(parts: tuple[Part, ...], train: Gathering) -> Non
     """Raise UserError if all images of train are ImageNet's validation images."""
     if train.is_validation_set:
         raise UserError(
-            f"{_where(parts)} has ImageNet's validation images alone.",
+            f"{_where(parts)} has only ImageNet's validation images.",
             "Name the training images as the source, and these with --val.",
         )
 

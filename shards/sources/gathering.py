@@ -25,15 +25,15 @@ _EXAMPLES = 3
 class Gathering:
     """The images of a split in the order found.
 
-    `on_found` is called for each image. Of images whose class nothing tells, `unknown` counts the
-    number, and `unknown_examples` has the first by name.
+    `on_found` is called for each image. `unknown` counts the images of an unknown class, and
+    `unknown_examples` has the first by name.
     """
 
     def __init__(self, votes: LabelVotes, on_found: Callable[[], None]) -> None:
         self.class_number: dict[str, int] = {}
         """The classes met, also those without images. Numbered as they were met."""
         self.validation_names = 0
-        """How many images are called as those of ImageNet's validation set."""
+        """Number of images with names of ImageNet's validation set."""
         self.unknown = 0
         self.unknown_examples: list[str] = []
         self._votes = votes

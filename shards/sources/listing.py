@@ -16,7 +16,7 @@ WHOLE_FILE = -1
 
 
 def whole_file_with_appended(wnid: str) -> int:
-    """In place of an offset: a file with this wnid appended to the name that is listed.
+    """Return the value in place of an offset for a file with this wnid appended to its name.
 
     Kept apart from the image's class, which may be given another name.
     """

@@ -25,7 +25,7 @@ def walk_tar(
 ) -> None:
     """Add a tar's images to the gathering of the split, or of the split that their folder names.
 
-    `place` names the tar for messages. What belongs to a split without gathering is ignored.
+    `place` names the tar for messages. Images of a split without gathering are ignored.
     Raises UserError when the tar cannot be read, is compressed, damaged, or has links for images.
     """
     _Walk(path, place, split, gatherings, ignored).run()

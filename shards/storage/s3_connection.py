@@ -37,7 +37,7 @@ class LazyConnection:
 
     def get(self) -> Connection:
         process = os.getpid()
-        # Of several threads that come here first at once, one's lock stays.
+        # Several threads may come here first at once: the lock of one of them stays.
         lock, made = self._of_process.get(process) or self._of_process.setdefault(
             process, (threading.Lock(), [])
         )

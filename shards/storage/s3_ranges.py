@@ -35,7 +35,7 @@ class Ranges:
     """Reader of ranges of a bucket's objects, for any number of threads of one process."""
 
     def __init__(self, session: Session, bucket: str, options: Config) -> None:
-        """Raises what boto3 raises where it finds no usable configuration."""
+        """Prepare signing. Raise boto3's error for an unusable configuration."""
         self._session = session
         # The one version of signatures that every bucket takes; for URLs, boto3 prefers another.
         self._options = options.merge(Config(signature_version="s3v4"))

@@ -44,7 +44,7 @@ class Storage(Protocol):
     def write(self, name: str, data: bytes) -> None:
         """Make or replace a file: at any moment the old or the new file is there, in full.
 
-        It is there to stay, even through a power cut, when this returns.
+        After the return the file survives a power cut.
         """
 
     def take(self, path: Path, name: str) -> None:

@@ -14,7 +14,8 @@ _PIECE_BYTES = 1 << 20
 class HashedFile(io.RawIOBase):
     """A file to read in any order, whose bytes are hashed from front to end.
 
-    What a forward seek skips is read for the hash. Wrap it in io.BufferedReader for small reads.
+    Bytes that a forward seek skips are read for the hash. Wrap the
+    file in io.BufferedReader for small reads.
     """
 
     def __init__(self, file: io.RawIOBase, on_bytes: Callable[[int], None]) -> None:

@@ -1,7 +1,7 @@
 """Walk through a tar archive without extracting it: its members and the offsets of their data.
 
-Reading is done by Python's tarfile (ustar, GNU and PAX with long names). It takes a damaged header
-for the end of the archive and does not miss the end mark; what that would lose is found here.
+Reading is done by Python's tarfile (ustar, GNU and PAX with long names). tarfile takes
+a damaged header for the end of the archive, and accepts a missing end mark. Both are errors here.
 """
 
 import io

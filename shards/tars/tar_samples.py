@@ -29,8 +29,8 @@ def tar_samples(
 ) -> Iterator[TarSample]:
     """Yield the samples in order; `on_stray` gets each member outside of samples.
 
-    Those are folders, hidden files and names without a dot; they do not end a sample. Links and
-    special files count as members of a sample, so that the caller notices them.
+    Folders, hidden files and names without a dot are outside of samples and do not end one.
+    Links and special files count as members of a sample, so that the caller notices them.
     """
     key, run = "", list[tuple[str, TarMember]]()
     for member in members:

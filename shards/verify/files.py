@@ -38,7 +38,7 @@ def check_files(
 def _judge_other(name: str, expected: ExpectedSet, findings: Findings) -> None:
     is_shard = name.endswith(tuple(f".{suffix}" for suffix in _SHARD_SUFFIXES))
     if name == UNFINISHED_NAME:
-        what = "the job that wrote the set was ended in its last moment; the set is whole"
+        what = "the job was stopped after it wrote the manifest; the set is complete"
         findings.note(FILES, "another file", name, what)
     elif is_shard and not expected.is_adopted:
         what = "it is not in the manifest, but readers that go by names take it"

@@ -52,13 +52,13 @@ class CheckedShard:
     findings: Findings
     content: Content | None
     hashed: int
-    """How many of its two files have a sha256 that could be compared."""
+    """Number of the shard's two files whose sha256 was compared."""
 
 
 def check_shard(task: ShardTask, on_bytes: Callable[[int], None]) -> CheckedShard:
     """Check a shard; `on_bytes` gets the number of bytes read since it was last called.
 
-    Holds one image and at most 28 MiB of the tar in memory. What cannot be read is a problem.
+    Holds one image and at most 28 MiB of the tar in memory. An unreadable file is a problem.
     """
     storage = open_storage(task.location)
     findings = Findings()

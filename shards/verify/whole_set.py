@@ -95,7 +95,7 @@ def _check_order(expected: ExpectedSet, by_split: BySplit, findings: Findings) -
             continue
         places = _Places(shards)
         label_N = np.concatenate([shard.content.label_N for shard in shards])
-        # Whatever is missing from a fair shuffle, the rest of it is one too.
+        # A random shuffle stays one when samples are missing.
         labelled = np.flatnonzero(label_N != NO_LABEL)
         if not len(labelled):
             continue

@@ -8,7 +8,7 @@ from accelssl.errors import UserError
 LEAST_SHORT_SIDE = 16
 
 Spelling = Callable[[str], str]
-"""How a parameter is called where its value comes from: `max_side`, or `--max-side`."""
+"""Maps a parameter to its name for the user: `max_side`, or `--max-side`."""
 
 
 def refuse_out_of_range(spelled: Spelling, **numbers: tuple[int | None, int]) -> None:

@@ -67,7 +67,7 @@ def shard_images(
     asks for more than one needs `if __name__ == "__main__":`). `progress(done, total)` counts
     images. `spelled` gives the names of parameters and of the manifest's options in messages.
 
-    What an interrupted call of the same job left in `out` is continued. Raises UserError when the
+    Continues an interrupted call of the same job from the files in `out`. Raises UserError when the
     source is missing, unreadable, empty, laid out otherwise or not the one of the interrupted call,
     when `out` is a set already, holds other files or a job with other options, cannot be written or
     is full, and when nothing of a split decodes.
@@ -123,7 +123,7 @@ class _Outcome:
     transcoded: Counter[str] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
     images_of_class: Counter[str] = field(default_factory=Counter)
-    """How many images the source has of each class."""
+    """Number of the source's images of each class."""
 
     def lost_classes(self) -> list[str]:
         """Return the classes without any image that decodes."""
@@ -223,7 +223,7 @@ class _Job:
         for record, plan in zip(records, islice(plans, len(records)), strict=True):
             if record.plan != fingerprint(plan):
                 raise UserError(
-                    f"The source is not the one that {self._folder.location} was begun with: "
+                    f"The source has changed since {self._folder.location} was begun: "
                     "images were added, removed or renamed.",
                     "Choose another folder, or remove this one.",
                 )

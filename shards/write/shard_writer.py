@@ -115,15 +115,15 @@ def _checked(image: SourceImage, plan: ShardPlan) -> CheckedImage | Quarantined:
     except OSError as error:
         if not _is_the_files_own(error):
             raise UserError(
-                f"The source cannot be read any more: {error.filename}: {error.strerror}.",
-                "Bring it back and run the same command again: it goes on from what is done.",
+                f"The source became unreadable: {error.filename}: {error.strerror}.",
+                "Make it readable and run the same command: it continues from the finished shards.",
             ) from error
         return Quarantined(image.wnid, image.name, f"cannot be read: {error.strerror}")
     except MemoryError:
         if _memory_is_short():
             raise UserError(
                 f"There is not enough memory to decode {image.wnid}/{image.name}.",
-                "Run it again with fewer workers: it goes on from what is done.",
+                "Run the same command with fewer workers: it continues from the finished shards.",
             ) from None
         return Quarantined(image.wnid, image.name, "asks for more memory than any picture")
 

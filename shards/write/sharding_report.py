@@ -46,8 +46,8 @@ class ShardingReport:
     """The outcome of a sharding job.
 
     `ignored` counts the entries of the source that are no images; `ignored_examples` has the paths,
-    relative to the source, of the first ones. `quarantine` is where the list of what did not decode
-    is. `taken_over` counts the images that an earlier, interrupted call had dealt with.
+    relative to the source, of the first ones. `quarantine` is the path of the list of images that
+    did not decode. `taken_over` counts the images that an earlier, interrupted call had finished.
     """
 
     out: str

@@ -1,8 +1,8 @@
 """Running jobs in several processes, with results in the order of the jobs.
 
 Processes rather than threads: work that holds the interpreter's lock for part of the time would cap
-a many-core machine at a few cores. What the processes share has no locks, because a process that is
-killed while it holds one would stop all others for ever.
+a many-core machine at a few cores. The memory that processes share has no locks: a process that
+is killed while it holds a lock would stop all others for ever.
 """
 
 import multiprocessing
