@@ -83,7 +83,7 @@ def shard_imagenet(
     refuse_out_of_range(spelled, limit_per_class=(limit_per_class, 1), workers=(workers, 0))
     names = None if classes is None else _names(classes)
     selection = Selection(subset, names, limit_per_class)
-    with _told_how_to_go_on(), _bar("images") as show:
+    with _interrupt_explained(), _bar("images") as show:
         report = shard_images(
             lambda: open_source(
                 source,
@@ -174,11 +174,11 @@ def _names(classes: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _told_how_to_go_on() -> Iterator[None]:
+def _interrupt_explained() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("Stopped; the same command goes on from what is done.", file=sys.stderr)
+        print("Stopped. Run the same command to continue.", file=sys.stderr)
         raise
 
 
