@@ -1,8 +1,8 @@
-"""manifest.json: what a shard set holds, and the set's identity.
+"""manifest.json: the content and the identity of a shard set.
 
-It is the last file that a sharding job writes, so a folder without one is not a set. It names every
-tar and index with size and sha256; the sha256 of its own bytes therefore stands for the whole set.
-It also carries a checksum of itself, so that a changed manifest is noticed.
+A sharding job writes the manifest last, so a folder without one is not a set. The manifest names
+every tar and index with size and sha256, so its own sha256 stands for the whole set. A checksum of
+its own content reveals a changed manifest.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ MANIFEST_NAME: Final = "manifest.json"
 UNFINISHED_NAME: Final = "unfinished.json"
 FORMAT: Final = "accelssl-shards"
 FORMAT_VERSION: Final = 2
-# Of ASCII letters, digits, "_", "-" and "." alone: it cannot lead out of the set's folder.
+# Only ASCII letters, digits, "_", "-" and ".": the name cannot lead out of the set's folder.
 SHARD_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _AS_WRITTEN = "Restore the file as it was written, or write the set again."
@@ -44,8 +44,11 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class SplitEntry:
-    """A split's shards in order. `transcoded` counts, by reason, the written samples that are not
-    their source's bytes; `quarantined` counts the images that did not decode."""
+    """A split's shards in order.
+
+    `transcoded` counts, by reason, the written samples that are not their source's bytes;
+    `quarantined` counts the images that did not decode.
+    """
 
     written: int
     quarantined: int
@@ -69,7 +72,7 @@ class Manifest:
     written_by: Mapping[str, str]
 
     def to_bytes(self) -> bytes:
-        """The file's content: the same for the same content of the set."""
+        """Return the file's content: the same for the same content of the set."""
         document = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
         return _as_text(document | {"checksum": _checksum(document)})
 
@@ -80,7 +83,7 @@ class Manifest:
 
 
 def read_manifest(storage: Storage) -> tuple[Manifest, str]:
-    """The manifest of a shard set, and its digest: the sha256 of the file, in hex.
+    """Return the manifest of a shard set and its digest: the sha256 of the file, in hex.
 
     Raises UserError for a missing, unreadable, foreign or changed manifest and for another format
     version.

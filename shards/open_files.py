@@ -1,4 +1,4 @@
-"""Room for a file descriptor for each tar of a set."""
+"""The limit on open files: a descriptor for each tar of a set."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""The index beside each tar: where every component of every sample lies.
+"""The index beside each tar: the place of every component of every sample.
 
 The text format is version 1.2 of the index that NVIDIA DALI's webdataset reader takes: a first
 line `v1.2 <samples>`, then one line a sample holding an `ext offset size name` group for each
@@ -27,14 +27,14 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Extent(NamedTuple):
-    """Where one component's data lies in its tar."""
+    """Place of one component's data in its tar."""
 
     offset: int
     size_bytes: int
 
 
 class ShardIndex(NamedTuple):
-    """Where the components of one tar's samples lie: both arrays are int64 [N, C]."""
+    """Places of the components of one tar's samples: both arrays are int64 [N, C]."""
 
     offset_NC: Int64
     size_bytes_NC: Int64
@@ -45,7 +45,7 @@ def index_text(
     extents: Sequence[Sequence[Extent]],
     components: Sequence[str] = COMPONENTS,
 ) -> str:
-    """The index of a tar whose n-th sample has the n-th key and the n-th extents.
+    """Return the index of a tar whose n-th sample has the n-th key and the n-th extents.
 
     Keys have no blanks: the format has no way to write them.
     """
@@ -62,7 +62,7 @@ def index_text(
 def parse_index(
     text: bytes, samples: int, tar_bytes: int, components: Sequence[str] = COMPONENTS
 ) -> ShardIndex:
-    """The index of a tar of `tar_bytes` bytes and `samples` samples, checked against both.
+    """Parse the index of a tar of `tar_bytes` bytes and `samples` samples, and check both.
 
     Raises ValueError, saying what is wrong, when the text is not such an index.
     """
@@ -86,7 +86,7 @@ def parse_index(
 
 
 def key_of(text: bytes, sample: int) -> str:
-    """The key of the sample-th sample of an index that `parse_index` accepts."""
+    """Return the key of the sample-th sample of an index that `parse_index` accepts."""
     name = text.split(b"\n")[sample + 1].split()[3]
     return name.decode().rpartition(".")[0]
 
@@ -101,7 +101,7 @@ def _integers(words: list[bytes]) -> list[int]:
 
 
 def _check_extents(offset_NC: Int64, size_bytes_NC: Int64, tar_bytes: int) -> None:
-    """Samples follow each other in the tar; each component has a header block of its own."""
+    """Check that samples follow each other and that each component has its own header block."""
     begin, end = offset_NC.ravel(), (offset_NC + size_bytes_NC).ravel()
     in_order = np.argsort(begin, kind="stable")  # others may write a label before its image
     begin, end = begin[in_order], end[in_order]

@@ -1,4 +1,4 @@
-"""Opens a shard set and reads samples from it.
+"""Opening a shard set and reading its samples.
 
 A set is a folder (or a prefix of an object store) of tars with labelled JPEGs, an index beside each
 tar, and a manifest: shards/README.md documents it for other readers. A set never changes once
@@ -55,7 +55,7 @@ class ShardSet:
         }
 
     def split(self, name: str) -> "Split":
-        """The split of that name, or UserError."""
+        """Return a split by its name. Raise UserError for an unknown one."""
         if name not in self._split_named:
             raise UserError(
                 f"{self.location} has no split {name!r}.",
@@ -131,7 +131,7 @@ class Split:
         return tuple(self.storage.path_of(f"{shard.name}.tar") for shard in self.shards)
 
     def read(self, i: int) -> tuple[bytes, int]:
-        """The sample i: its encoded image and its label, a position in the set's classes.
+        """Return the encoded image of the sample i and its label, a position in the set's classes.
 
         Raises IndexError outside 0 <= i < len(self), and UserError naming tar and key when the tar
         cannot be read, is cut short, or holds no label in range there.
@@ -142,14 +142,14 @@ class Split:
         return bytes(image), label
 
     def read_into(self, i: int, memory: memoryview) -> tuple[memoryview, int]:
-        """Like `read`, with the image left where it was put: in room_bytes[i] bytes of `memory`.
+        """Read like `read`, but leave the image in `memory`, which has room_bytes[i] bytes.
 
         A loader reads gigabytes a second: memory that is used again costs a third of new memory.
         """
         image_at, image_bytes = int(self.image_offset[i]), int(self.image_size_bytes[i])
         label_at, label_bytes = int(self.label_offset[i]), int(self.label_size_bytes[i])
         first = min(image_at, label_at)
-        if label_at >= first + len(memory):  # it lies far from the image
+        if label_at >= first + len(memory):  # far from the image
             image, label = memory, memoryview(bytearray(label_bytes))
             self._fill(i, image_at, image)
             self._fill(i, label_at, label)
@@ -169,7 +169,7 @@ class Split:
         return int(label)
 
     def describe(self, i: int) -> str:
-        """The sample i for messages, as in "train-000003.tar: key 00001234"."""
+        """Name the sample i for messages, as in "train-000003.tar: key 00001234"."""
         tar_number = int(self.tar_number[i])
         shard, sample = self.shards[tar_number], i - int(self._first_of_tar[tar_number])
         try:
@@ -212,7 +212,7 @@ def _open_indexes(
 def _open_index(
     storage: Storage, shard: ShardEntry, components: tuple[str, ...], tar_bytes: int | None
 ) -> ShardIndex:
-    """The index of a shard, after checking both its files against the manifest."""
+    """Check both files of a shard against the manifest and return the index."""
     tar, idx = (storage.path_of(f"{shard.name}.{suffix}") for suffix in ("tar", "idx"))
     if tar_bytes is None:
         raise UserError(f"{tar} is in the manifest but is missing.", _NOT_AS_WRITTEN)

@@ -1,8 +1,7 @@
-"""WebDataset tars that others wrote -> a shard set, by writing indexes and a manifest beside them.
+"""Adopting WebDataset tars of others as a shard set: indexes and a manifest beside them.
 
-The tars stay as they are. What is adopted is what every reader takes alike; a tar with anything
-else is refused with the reason, and then nothing is written. Images are judged by their headers and
-not decoded.
+The tars do not change. A tar is adopted if every reader reads it alike. If any tar is refused, the
+report has the reasons and nothing is written. Images are judged by their headers and not decoded.
 """
 
 import re
@@ -56,7 +55,7 @@ def index_shards(
             return _Job(root, names).run(workers or usable_cores(), progress)
     except BrokenProcessPool:
         raise UserError(
-            "A worker process was killed while it read tars, perhaps for want of memory.",
+            "A worker process was killed while it read tars, perhaps because memory ran out.",
             "Run it again with fewer workers.",
         ) from None
     except OSError as error:
@@ -196,7 +195,7 @@ class _Job:
 
 
 def _tars_of(root: Path) -> tuple[list[Path], list[str]]:
-    """The tars in a folder, sorted, and notes on what else might be one."""
+    """Return the tars in a folder, sorted, and notes on other files that look like tars."""
     try:
         names = sorted(path.name for path in root.iterdir())
     except OSError as error:
@@ -220,12 +219,12 @@ def _tars_of(root: Path) -> tuple[list[Path], list[str]]:
     if not tars:
         if compressed:
             raise UserError(
-                f"{root} has compressed tars alone: {_some(compressed)}.",
+                f"{root} has only compressed tars: {_some(compressed)}.",
                 "Unpack them with gunzip (or unxz, unzstd): samples are read from plain tars.",
             )
         raise UserError(
             f"{root} has no .tar files.",
-            "Name the folder that the WebDataset tars lie in: folders in it are not searched.",
+            "Name the folder of the WebDataset tars: its subfolders are not searched.",
         )
     _refuse_what_is_no_index(root, names, tars)
     notes = [f"left out, as they are compressed: {_some(compressed)}"] if compressed else []

@@ -1,4 +1,4 @@
-"""Checks one tar that others wrote, and writes its index under a name ending in .part."""
+"""Check of one tar that others wrote, and its index under a name ending in .part."""
 
 import io
 import warnings
@@ -32,20 +32,20 @@ _BLANKS = dict.fromkeys(map(ord, " \t\n\r\v\f"), "_")
 
 @dataclass(frozen=True)
 class TarToCheck:
-    """A tar, and how many classes there are if that is known."""
+    """A tar, and the number of classes if known."""
 
     path: Path
     classes: int | None
 
     @property
     def index_part(self) -> Path:
-        """Where its index is written."""
+        """Path of the unfinished index."""
         return self.path.with_name(self.path.name.removesuffix(".tar") + ".idx" + PART)
 
 
 @dataclass(frozen=True)
 class CheckedTar:
-    """What is in a tar. Its index is good for use if there are samples and no problems.
+    """Facts about a tar. Its index is usable if there are samples and no problems.
 
     `with_json` counts the samples that have a JSON member; `wnids` has the class name by label, if
     each sample's JSON has one and they agree.
@@ -62,17 +62,17 @@ class CheckedTar:
 
     @property
     def has_json(self) -> bool:
-        """Whether all samples have a JSON member."""
+        """True if all samples have a JSON member."""
         return self.with_json == self.samples
 
 
 def check_tar(tar: TarToCheck, on_bytes: Callable[[int], None]) -> CheckedTar:
     """Read the tar once, from front to end, and write its index to `tar.index_part`.
 
-    That index has the JSON member if all samples of the tar have one. Holds one image at a time,
+    The index has the JSON member if all samples of the tar have one. Holds one image at a time,
     and about 1 kB for each sample. `on_bytes` gets the number of bytes read since the last
-    call. Raises OSError when the index cannot be written; what cannot be read is a problem of the
-    tar.
+    call. Raises OSError when the index cannot be written; an unreadable tar is a problem of
+    the tar.
     """
     tar.index_part.unlink(missing_ok=True)
     # Opened first: that a folder cannot be written shows before hours of reading.
@@ -124,7 +124,7 @@ def _read(tar: TarToCheck, on_bytes: Callable[[int], None]) -> tuple[CheckedTar,
 
 
 def _damage(file: BinaryIO, error: DamagedTar) -> tuple[str, str]:
-    """What is wrong with the archive as a whole: (what, more of it)."""
+    """Describe the damage of the archive: (kind, details)."""
     file.seek(0)
     begin = file.read(max(map(len, _COMPRESSED)))
     for magic, program in _COMPRESSED.items():

@@ -1,4 +1,4 @@
-"""Writes what makes checked tars a shard set: an index beside each, and the manifest last."""
+"""Writing the indexes of checked tars, and the manifest last."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _JSON_OF_SAMPLE = re.compile(rb" json \d+ \d+ [^ \n]+$", re.MULTILINE)
 
 
 def split_of(name: str) -> str:
-    """The split that a tar belongs to by its name: "train", "val" or "test"."""
+    """Return the split of a tar by its name: "train", "val" or "test"."""
     words = re.split("[^a-z]+", name.lower())
     return next((_SPLIT_OF_WORD[word] for word in words if word in _SPLIT_OF_WORD), "train")
 
@@ -71,7 +71,7 @@ def _entry(shards: list[ShardEntry]) -> SplitEntry:
 
 
 def _put(folder: Folder, name: str, index: bytes) -> list[str]:
-    """Write an index; one with other content that was there gets the first free name."""
+    """Write an index; an existing one with other content moves to the first free name."""
     names = set(folder.names())
     if name not in names:
         folder.write(name, index)

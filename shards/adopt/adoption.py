@@ -1,4 +1,4 @@
-"""The outcome of looking at tars that others wrote."""
+"""Report on tars that others wrote."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from accelssl.text import plural, printable
 
 @dataclass
 class Finding:
-    """Something that was found once or more: the first place, and how often."""
+    """A kind of finding, with its first place and its number."""
 
     what: str
     first: str
@@ -22,7 +22,7 @@ class Finding:
 
 @dataclass
 class Findings:
-    """What was found, by what it is, in the order in which it turned up."""
+    """Findings by kind, in the order of their first places."""
 
     found: dict[str, Finding] = field(default_factory=dict)
 
@@ -35,7 +35,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class AdoptedSplit:
-    """What a split of the set holds."""
+    """Content of a split of the set."""
 
     tars: int
     samples: int
@@ -44,7 +44,7 @@ class AdoptedSplit:
 
 @dataclass(frozen=True)
 class Adoption:
-    """What became of a folder of tars: either a shard set, or nothing if a tar was refused.
+    """Outcome for a folder of tars: a shard set, or no change if a tar was refused.
 
     `refused` has by tar what is wrong with it; `skipped` what is in the tars and not in the set;
     `notes` what else the user should know, a sentence each.
@@ -59,7 +59,7 @@ class Adoption:
 
     @property
     def is_a_set(self) -> bool:
-        """Whether the folder can be opened as a shard set now."""
+        """True if the folder is a shard set."""
         return not self.refused
 
     def __str__(self) -> str:

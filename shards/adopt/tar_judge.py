@@ -1,4 +1,4 @@
-"""Judges the samples of a tar that others wrote: what every reader takes alike, and what not."""
+"""Checks that all readers read the samples of a foreign tar alike."""
 
 import json
 from typing import BinaryIO, NamedTuple
@@ -31,7 +31,7 @@ _EXTRAS = "members of samples other than image, label and JSON"
 
 
 class _Content(NamedTuple):
-    """What matters of a component's bytes: why an image is refused; a label's text; a wnid."""
+    """Facts about a component's bytes: an image's refusal, a label's text, a wnid."""
 
     problem: str | None = None
     text: bytes = b""
@@ -39,13 +39,13 @@ class _Content(NamedTuple):
 
 
 class TarJudge:
-    """Takes in the members of one tar and then its samples, and keeps what was found.
+    """Judge of one tar, which takes its members and then its samples.
 
     `read` must get each member before its sample comes to `judge`.
     """
 
     def __init__(self, file: BinaryIO, classes: int | None) -> None:
-        """Labels must be below `classes`, where given."""
+        """Start a tar. Labels must be below `classes`, if given."""
         self._file, self._classes = file, classes
         self._contents: dict[int, _Content] = {}  # by offset, of the sample under way
         self._keys: set[str] = set()
@@ -58,7 +58,7 @@ class TarJudge:
         """The class name in the JSON by label; None where some sample has none, or another."""
 
     def read(self, member: TarMember) -> TarMember:
-        """Look at a member's bytes, if it is an image, label or JSON, and give it back."""
+        """Read a member's bytes if it is an image, label or JSON, and return the member."""
         # It passes over folders and links, and reads of the others all that it calls regular.
         if member.kind in (Kind.FILE, Kind.OTHER):
             problem = why_taken_otherwise(member.path)
@@ -76,7 +76,7 @@ class TarJudge:
         self.skipped.add(_HIDDEN if is_hidden else _STRAYS[member.kind], member.path)
 
     def judge(self, sample: TarSample) -> list[Extent] | None:
-        """Where image, label and (if it has one) JSON lie; None if something is wrong with them."""
+        """Return the places of image, label and JSON (if any), or None for a faulty sample."""
         try:
             return self._judge(sample)
         finally:
@@ -84,7 +84,7 @@ class TarJudge:
                 self._contents.pop(member.offset, None)
 
     def finish(self) -> None:
-        """Settle what could not be told before the last sample."""
+        """Finish the checks that need all samples."""
         for what, where in self._incomplete.values():
             self.problems.add(what, where)
         self._incomplete.clear()
@@ -115,7 +115,7 @@ class TarJudge:
         return self._extents(by_component)
 
     def _components(self, sample: TarSample) -> dict[str, TarMember] | None:
-        """Image, label and JSON, as far as they are there."""
+        """Return image, label and JSON, as far as they are there."""
         names, by_component = set[str](), dict[str, TarMember]()
         for extension, member in sample.members:
             component = _COMPONENT_OF.get(extension)
@@ -138,7 +138,7 @@ class TarJudge:
         return by_component
 
     def _is_whole(self, sample: TarSample, by_component: dict[str, TarMember]) -> bool:
-        """Whether image and label are there, and all of the sample is in this one place."""
+        """Return True if image and label are there and the sample is in one place."""
         missing = [
             name
             for name, component in (("image (.jpg, .jpeg)", "jpg"), ("label (.cls)", "cls"))
@@ -180,7 +180,7 @@ class TarJudge:
         ]
 
     def _digits(self, label_file: TarMember) -> bytes | None:
-        """The text of a label in range, without blanks after it."""
+        """Return the text of a label in range, without blanks after it."""
         text = self._contents[label_file.offset].text
         digits = text.rstrip(_BLANKS)
         # isdigit() of bytes is ASCII alone: int() would also take signs, blanks and underscores.
@@ -201,7 +201,7 @@ class TarJudge:
 
 
 def _dotted(sample: TarSample) -> tuple[str, int] | None:
-    """A first member and the number of those that look like parts of samples with dotted keys.
+    """Return the first member that looks like a part of a sample with a dotted key, and the number.
 
     "img.v2.0001.jpg" has the key "img" for all readers; "0001.mask.jpg" may belong to "0001".
     """
@@ -230,7 +230,7 @@ def _wnid(text: bytes) -> str | None:
 
 
 def why_not_alike(data: bytes) -> str | None:
-    """None for an image that `check_image` would keep if it decodes, else what is wrong with it.
+    """Return None for an image that `check_image` would keep if it decodes, else the fault.
 
     The judgement is that of `kept_data_ends`, and so are the words for a JPEG that can be opened.
     """
@@ -242,6 +242,6 @@ def why_not_alike(data: bytes) -> str | None:
     except NotPlain as reason:
         return str(reason)
     except UnusableImage as error:
-        # Those of a kind under one name, as far as can be: an error may tell sizes and bytes.
+        # One name for each kind where possible: an error's text may have sizes and bytes in it.
         return why_not_plain(data) or str(error)
     return None

@@ -1,4 +1,4 @@
-"""How the webdataset library takes the names in a tar, where that is not how other readers do."""
+"""Names in a tar that the webdataset library reads differently from other readers."""
 
 import re
 
@@ -12,12 +12,12 @@ _RESERVED = re.compile(r"__.*__", re.DOTALL)
 
 
 def is_passed_over(path: str) -> bool:
-    """Whether it takes the name for one of metadata."""
+    """Return True if webdataset takes the name for metadata."""
     return _META.match(path) is not None
 
 
 def why_taken_otherwise(path: str) -> str | None:
-    """What it makes of a file's name that others do not; None where all agree.
+    """Describe how webdataset reads a file's name differently; None where all readers agree.
 
     Names of metadata are not looked at; see `is_passed_over`.
     """
@@ -33,7 +33,7 @@ def why_taken_otherwise(path: str) -> str | None:
 
 
 def _has_key(path: str) -> bool:
-    """Whether it finds a key in a path: if so, all up to the first dot of the base name.
+    """Return True if webdataset finds a key in a path: all up to the base name's first dot.
 
     Before that dot must come a character without a dot between, and not merely within the base
     name: the search begins at any slash of the first line, or at the front. So the key of "a/.b" is

@@ -1,1 +1,1 @@
-"""What an image file is, and whether every decoder reads it alike."""
+"""Checks that every decoder reads an image file alike."""

@@ -1,4 +1,4 @@
-"""Whether the coded data of a JPEG is that of its picture, no more and no less of it."""
+"""Check that the coded data of a JPEG has the length of its picture."""
 
 from PIL import Image
 
@@ -6,7 +6,7 @@ _STUFFING = b"\xff\x00"
 
 
 def codes_its_picture(image: Image.Image, data: bytes, data_ends: tuple[int, ...]) -> bool:
-    """Whether a plain JPEG's data decodes to its picture, no more and no less of it.
+    """Return True if a plain JPEG's data decodes to exactly its picture.
 
     libjpeg does not fail for data that ends early, goes on for too long or holds codes that do not
     exist: it makes up the rest, and GPU decoders make up other pixels, or fail. Pillow does not say
@@ -18,14 +18,14 @@ def codes_its_picture(image: Image.Image, data: bytes, data_ends: tuple[int, ...
             if not decoder.reads_to_the_end(data[start:end]):
                 return False
             start = end
-        # A progressive picture is complete when the end marker has been seen.
+        # A progressive picture is complete at the end marker.
         return decoder.is_done or (decoder.feed(data[start : start + 2]) and decoder.is_done)
     except OSError:
         return False
 
 
 class _PartwiseDecoder:
-    """Pillow's decoder of a JPEG, given a bit at a time. Fills the image it is made for."""
+    """Pillow's decoder of a JPEG, fed in pieces. It fills the image of its constructor."""
 
     def __init__(self, image: Image.Image) -> None:
         image.load_prepare()  # type: ignore[attr-defined]
@@ -37,7 +37,7 @@ class _PartwiseDecoder:
         self.is_done = False
 
     def feed(self, part: bytes) -> bool:
-        """Take more of the file; whether the decoder has used all it got. OSError if it fails."""
+        """Decode more of the file; return True if all was used. Raise OSError on failure."""
         if self.is_done:
             return True
         self._waiting += part
@@ -49,7 +49,7 @@ class _PartwiseDecoder:
         return not self._waiting
 
     def reads_to_the_end(self, part: bytes) -> bool:
-        """Take all up to a marker; whether the data in it ends there, give or take some 8 bytes.
+        """Decode up to a marker; return True if the data ends there, within some 8 bytes.
 
         While the decoder expects data it uses nothing before it has several bytes. As soon as it
         expects a marker it is done with the picture, or drops whatever comes, byte for byte. That

@@ -1,4 +1,4 @@
-"""Which way up a picture is, as its EXIF block says, and how to turn it upright."""
+"""The EXIF orientation of a picture, and turning the picture upright."""
 
 from PIL import Image
 
@@ -18,7 +18,7 @@ _TO_UPRIGHT = {
 
 
 def exif_orientation(image: Image.Image) -> int | None:
-    """The EXIF orientation from 1 to 8; None where the EXIF block is broken."""
+    """Return the EXIF orientation from 1 to 8, or None for a broken EXIF block."""
     block = image.info.get("exif", b"")
     try:
         tags = tiff_tags(block.removeprefix(b"Exif\0\0"))
@@ -34,6 +34,6 @@ def exif_orientation(image: Image.Image) -> int | None:
 
 
 def upright(image: Image.Image, orientation: int | None) -> Image.Image:
-    """The picture of an image whose `exif_orientation` that is, turned upright."""
+    """Turn an image with this `exif_orientation` upright."""
     turn = _TO_UPRIGHT.get(orientation or UPRIGHT)
     return image if turn is None else image.transpose(turn)

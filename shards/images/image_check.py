@@ -1,4 +1,4 @@
-"""Judges one image file before it goes into a shard: keep its bytes, transcode it, or refuse it.
+"""Check of one image file before sharding: keep its bytes, transcode it, or refuse it.
 
 Whatever is kept decodes in full with Pillow and looks the same to every reader: an 8-bit gray or
 YCbCr JPEG, upright, with nothing in it that decoders disagree about.
@@ -35,7 +35,7 @@ class CheckedImage:
 def check_image(
     data: bytes, max_side: int | None = None, short_side: int | None = None
 ) -> CheckedImage:
-    """The JPEG to store for an image file's bytes.
+    """Return the JPEG to store for an image file's bytes.
 
     Plain upright JPEGs (see `kept_data_ends`) whose data codes exactly their picture keep their
     bytes. Anything else that decodes becomes a JPEG of quality 100 without chroma subsampling, gray

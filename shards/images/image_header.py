@@ -1,6 +1,6 @@
-"""What an image file's header tells before anything is decoded: is that safe, and worth keeping?
+"""Checks of an image file's header before decoding.
 
-Those who write shards and those who adopt them ask the same questions here.
+Writing and adopting shards use the same checks.
 """
 
 import io
@@ -32,7 +32,7 @@ class UnusableImage(Exception):
 
 @contextmanager
 def opened_image(data: bytes) -> Iterator[Image.Image]:
-    """The image in a file's bytes, not decoded yet, if decoding it is safe.
+    """Open the image in a file's bytes, without decoding, if decoding is safe.
 
     Raises UnusableImage for what is no image, for more than MAX_PIXELS pixels and more than
     MAX_SCANNED_PIXELS pixels times scans, and in place of every other error while it is open, but
@@ -59,10 +59,10 @@ def opened_image(data: bytes) -> Iterator[Image.Image]:
 
 
 def kept_data_ends(data: bytes, image: Image.Image) -> tuple[int, ...]:
-    """Where each run of coded data ends in an image that may keep its bytes, judged by its header.
+    """Return the end of each run of coded data in an image whose bytes may be kept.
 
-    That is a plain JPEG (see `plain_data_ends`) of one picture that is upright: some readers turn
-    it as its EXIF orientation says, and others do not. `image` is `data`, opened.
+    The image must be a plain JPEG (see `plain_data_ends`) of one upright picture: only
+    some readers apply an EXIF orientation. `image` is `data`, opened.
 
     Raises NotPlain, saying why, for an image that has to be transcoded.
     """
@@ -79,7 +79,7 @@ def kept_data_ends(data: bytes, image: Image.Image) -> tuple[int, ...]:
 
 
 def _refuse_bombs(data: bytes, image: Image.Image) -> None:
-    """UnusableImage for what would take very much memory or time to decode."""
+    """Raise UnusableImage for an image that needs very much memory or time to decode."""
     pixels = image.width * image.height
     size = f"{image.width} x {image.height}"
     if pixels > MAX_PIXELS:
@@ -109,6 +109,6 @@ def _why_unknown(data: bytes) -> str:
 
 
 def _stable_text(error: Exception) -> str:
-    """The error in one line, without memory addresses: quarantine lists compare between runs."""
+    """Return the error in one line, without memory addresses: every run writes the same list."""
     text = re.sub(r"(?: at)? 0x[0-9a-f]+", "", f"{type(error).__name__}: {error}")
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The frame of a JPEG: its size, its colours, and whether every decoder takes them alike."""
+"""The frame of a JPEG: its size and its colours, if every decoder reads them alike."""
 
 import struct
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a frame header says; height and width are in pixels."""
+    """Content of a frame header; height and width are in pixels."""
 
     marker: int
     height: int
@@ -40,7 +40,7 @@ class Frame:
         return {component.quantiser for component in self.components}
 
     def units(self, numbers: list[int]) -> int:
-        """How many units a scan of these components codes, between which restarts may fall."""
+        """Return the number of units in a scan of these components; restarts come between units."""
         luma = self.components[0]
         if len(numbers) > 1:
             return cells(self.height, 8 * luma.down) * cells(self.width, 8 * luma.across)
@@ -51,12 +51,12 @@ class Frame:
 
 
 def cells(length: int, side: int) -> int:
-    """How many pieces of `side` cover `length`."""
+    """Return the number of pieces of `side` that cover `length`."""
     return -(-length // side)
 
 
 def plain_frame(marker: int, body: bytes) -> Frame:
-    """The frame that a header's marker and body tell. NotPlain where decoders may differ on it."""
+    """Parse a frame header. Raise NotPlain where decoders may differ on it."""
     if marker not in _CODED_ALIKE:
         raise NotPlain("arithmetic or lossless coding")
     if len(body) < 6 or len(body) != 6 + 3 * body[5]:

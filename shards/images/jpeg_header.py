@@ -1,4 +1,4 @@
-"""The segments of a JPEG as ISO/IEC 10918-1 annex B lays them out, and the size they tell."""
+"""The segments of a JPEG (ISO/IEC 10918-1 annex B), and its size."""
 
 import struct
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class NotPlain(ValueError):
 
 
 def jpeg_size(data: bytes | memoryview) -> tuple[int, int]:
-    """(height, width) in pixels as stored, before any EXIF rotation. ValueError if not found."""
+    """Return (height, width) before any EXIF rotation. Raise ValueError without a size."""
     for marker, body, _ in segments(data, len(SOI)):
         if marker in FRAMES:
             if len(body) < 5:
@@ -45,7 +45,7 @@ def jpeg_size(data: bytes | memoryview) -> tuple[int, int]:
 
 
 def segments(data: bytes | memoryview, at: int) -> Iterator[tuple[int, bytes, int]]:
-    """(marker, body, where it ends) of each segment from `at` up to the next scan's header.
+    """Yield (marker, body, end) of each segment from `at` up to the next scan's header.
 
     NotPlain where they end early.
     """

@@ -1,4 +1,4 @@
-"""Whether every decoder reads a JPEG alike, without decoding it.
+"""Check, without decoding, that every decoder reads a JPEG alike.
 
 Walks the whole file as ISO/IEC 10918-1 annex B lays it out: segments, scans, restart markers. The
 coefficients themselves are not looked at: that is the full decode's job.
@@ -26,7 +26,7 @@ _marker_in_data = re.compile(rb"\xff[^\x00]", re.DOTALL)
 
 
 def why_not_plain(data: bytes) -> str | None:
-    """What is unusual about a JPEG, or None: see `plain_data_ends`."""
+    """Name the unusual part of a JPEG, or return None: see `plain_data_ends`."""
     try:
         plain_data_ends(data)
     except NotPlain as reason:
@@ -35,13 +35,13 @@ def why_not_plain(data: bytes) -> str | None:
 
 
 def plain_data_ends(data: bytes) -> tuple[int, ...]:
-    """Where each run of coded data ends in a plain JPEG, as positions of the markers there.
+    """Return the end of each run of coded data in a plain JPEG: the position of the next marker.
 
     Plain is a whole file of one frame: Huffman-coded baseline in one scan, or progressive whose
     scans send each bit of each coefficient once; 8 bits; gray, or YCbCr with chroma sampled 1 x 1
     and nothing that hints at other colours; every table valid, sent once (progressive: as often as
     need be) and before the scan that uses it; restart markers in baseline only, exactly where they
-    belong, and no stray byte up to the end marker. What follows that marker no decoder reads.
+    belong, and no stray byte up to the end marker. No decoder reads beyond that marker.
 
     Raises NotPlain: decoders refuse such a file, or make pixels of it that differ between them.
     """
@@ -51,7 +51,7 @@ def plain_data_ends(data: bytes) -> tuple[int, ...]:
 
 
 class _Plain:
-    """Reads a JPEG from front to end, and raises NotPlain where it is not."""
+    """Reader of a JPEG from front to end, which raises NotPlain for unusual parts."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -74,7 +74,7 @@ class _Plain:
             raise NotPlain(_SCANS)
 
     def _read_scan(self, at: int) -> int:
-        """Take in the segments and the data of the next scan, and return where that ends."""
+        """Read the segments and the data of the next scan, and return the end of the data."""
         for marker, body, end in segments(self._data, at):
             if end != at + 4 + len(body):
                 raise NotPlain(STRAY)  # fill bytes
@@ -130,7 +130,7 @@ class _Plain:
             at += 17 + len(symbols)
 
     def _take_scan(self, body: bytes) -> int:
-        """Check a scan's header against what came before it. Returns how many units it codes."""
+        """Check a scan's header against the earlier segments; return the number of its units."""
         frame = self._frame
         if frame is None or not frame.quantisers <= self._quantisers:
             raise NotPlain(_TABLES)
@@ -155,7 +155,7 @@ class _Plain:
     def _take_coefficients(
         self, frame: Frame, numbers: list[int], first: int, last: int, high: int, low: int
     ) -> None:
-        """Note what a scan sends: bits `low` and up, or bit `low` alone after bit `high`."""
+        """Record the bits that a scan sends: `low` and up, or `low` alone after `high`."""
         if frame.is_progressive:
             is_alone = len(numbers) == 1
             follows = low == high - 1 if high else low <= _HIGHEST_SHIFT
@@ -173,7 +173,7 @@ class _Plain:
             raise NotPlain(_SCANS)
 
     def _check_selector(self, frame: Frame, selector: int, *, is_dc: bool, is_first: bool) -> None:
-        """Check a component's choice of tables, in a scan that sends first bits or a later one."""
+        """Check a component's choice of tables, in a first or a later scan."""
         dc, ac = selector >> 4, 0x10 | selector & 15
         if max(dc, ac & 15) > (3 if frame.is_progressive else 1):
             raise NotPlain(_HUFFMAN)
@@ -186,7 +186,7 @@ class _Plain:
             raise NotPlain(_HUFFMAN)
 
     def _skip_data(self, at: int, units: int) -> int:
-        """Pass over a scan's data and restart markers, and return where the next marker is."""
+        """Skip a scan's data and restart markers, and return the position of the next marker."""
         interval = self._restart_interval or units
         restarts = cells(units, interval) - 1
         start = at
@@ -203,7 +203,7 @@ class _Plain:
 
 
 def _huffman_symbols(table: bytes) -> frozenset[int]:
-    """The symbols of a table that begins with the count of codes of each length from 1 to 16."""
+    """Return the symbols of a table, which begins with the number of codes of length 1 to 16."""
     counts, count = table[:16], sum(table[:16])
     symbols = frozenset(table[16 : 16 + count])
     # The code of all ones must stay free, so that no data looks like a marker.

@@ -1,4 +1,4 @@
-"""Which pictures are stored smaller than they are, and how: one way for limits on either side."""
+"""Shrinking of pictures above the limits on their sides."""
 
 from PIL import Image
 
@@ -11,7 +11,7 @@ SMALLER_QUALITY = 95
 
 
 def why_smaller(size: tuple[int, int], max_side: int | None, short_side: int | None) -> str | None:
-    """Why a picture of that (width, height) is to be made smaller; None where it is not.
+    """Return the reason to shrink a picture of that (width, height), or None.
 
     Limits are in pixels: `max_side` on the longer side, `short_side` on the shorter one.
     """
@@ -23,7 +23,7 @@ def why_smaller(size: tuple[int, int], max_side: int | None, short_side: int | N
 
 
 def is_made_smaller(reason: str) -> bool:
-    """Whether a reason for transcoding is one of `why_smaller`."""
+    """Return True if a reason for transcoding is one of `why_smaller`."""
     return reason.startswith((_LONGER, _SHORTER))
 
 

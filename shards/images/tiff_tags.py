@@ -15,11 +15,11 @@ class TiffTag(NamedTuple):
     kind: int
     values: int
     copied_bytes: int
-    """How much of the block Pillow takes for its value."""
+    """Number of bytes that Pillow copies as the value."""
 
 
 def tiff_tags(tiff: bytes) -> list[TiffTag]:
-    """The tags of a TIFF or EXIF block's first directory, as far as there is one."""
+    """Return the tags of a TIFF or EXIF block's first directory; none without a directory."""
     order = "<" if tiff[:2] == b"II" else ">"
     is_big = tiff[2:4] in (b"\x2b\0", b"\0\x2b")
     head, count, entry = ("8xQ", "Q", "HHQQ") if is_big else ("4xI", "H", "HHII")
@@ -42,7 +42,7 @@ def _value_bytes(kind: int) -> int:
 
 
 def copy_much(tags: list[TiffTag], size_bytes: int) -> bool:
-    """Whether tags add up to far more bytes than their block has.
+    """Return True if the tags add up to far more bytes than their block has.
 
     Pillow copies the value of each, and thousands can point to the same megabytes.
     """

@@ -1,1 +1,1 @@
-"""Where labelled images come from: folders, and the archives that ImageNet is distributed as."""
+"""Sources of labelled images: folders, and the archives that ImageNet is distributed as."""

@@ -1,4 +1,4 @@
-"""What must hold of the images found before labels can be given to them."""
+"""Checks of the images found, before they get labels."""
 
 from collections.abc import Mapping
 
@@ -8,24 +8,23 @@ from accelssl.shards.sources.layout import LAYOUT_REMEDY, Part
 
 
 def refuse_unknown_classes(parts: tuple[Part, ...], gathering: Gathering) -> None:
-    """Raises UserError if nothing tells the class of some images."""
+    """Raise UserError for images of an unknown class."""
     if not gathering.unknown:
         return
     where = _where(parts)
     no_folders = "" if gathering.class_number else " has no class folders, and it"
     count, examples = gathering.unknown, gathering.unknown_examples
     raise UserError(
-        f"{where}{no_folders} has {count} images whose class nothing tells: "
-        f"{_some(examples, count)}.",
+        f"{where}{no_folders} has {count} images of an unknown class: {_some(examples, count)}.",
         "Put each image into the folder of its class, or remove it.",
     )
 
 
 def refuse_validation_as_train(parts: tuple[Part, ...], train: Gathering) -> None:
-    """Raises UserError if train has nothing but ImageNet's validation images."""
+    """Raise UserError if all images of train are ImageNet's validation images."""
     if train.is_validation_set:
         raise UserError(
-            f"{_where(parts)} has ImageNet's validation images alone.",
+            f"{_where(parts)} has only ImageNet's validation images.",
             "Name the training images as the source, and these with --val.",
         )
 
@@ -33,7 +32,7 @@ def refuse_validation_as_train(parts: tuple[Part, ...], train: Gathering) -> Non
 def refuse_empty_classes(
     parts: tuple[Part, ...], images_by_class: Mapping[str, int], notes: tuple[str, ...]
 ) -> None:
-    """Raises UserError if train has no class, or one without images.
+    """Raise UserError if train has no class, or a class without images.
 
     Labels would depend on whether such a class counts. The message ends with `notes`, sentences on
     what was not read.
@@ -51,7 +50,7 @@ def refuse_empty_classes(
 def refuse_bad_val(
     parts: tuple[Part, ...], val: Gathering, classes: tuple[str, ...], *, is_subset: bool
 ) -> None:
-    """Raises UserError if val has classes that train lacks, or no images."""
+    """Raise UserError if val has no images, or a class that train lacks."""
     where = _where(parts)
     unknown = sorted(val.class_number.keys() - set(classes))
     if unknown:

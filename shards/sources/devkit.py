@@ -1,4 +1,4 @@
-"""The development kit of ILSVRC2012: which class each validation image has.
+"""The development kit of ILSVRC2012 and its classes of the validation images.
 
 Line i of its ground truth is the ILSVRC2012_ID of validation image i; meta.mat tells the wnid of
 each ID. IDs are no positions among the sorted wnids: n01440764, the first of these, has ID 449.
@@ -24,7 +24,7 @@ _REMEDY = "Give ILSVRC2012_devkit_t12.tar.gz as downloaded, or the folder extrac
 
 
 def read_devkit(devkit: Path) -> tuple[str, ...]:
-    """The wnids of the validation images: position i is that of ILSVRC2012_val_{i + 1:08}.
+    """Return the wnids of the validation images; position i is for ILSVRC2012_val_{i + 1:08}.
 
     `devkit` is the archive or the folder. Raises UserError when it cannot be read, is incomplete
     or damaged.
@@ -45,7 +45,7 @@ def read_devkit(devkit: Path) -> tuple[str, ...]:
 
 
 def refuse_short_truth(devkit: Path, lines: int, beyond: int, highest: int) -> None:
-    """Raises UserError if `beyond` validation images have numbers above the lines there are."""
+    """Raise UserError if `beyond` validation images have numbers above the number of lines."""
     if beyond:
         images = (
             "1 validation image has a number"
@@ -59,7 +59,7 @@ def refuse_short_truth(devkit: Path, lines: int, beyond: int, highest: int) -> N
 
 
 def _files(devkit: Path) -> tuple[bytes, bytes]:
-    """The bytes of meta.mat and of the ground truth."""
+    """Return the bytes of meta.mat and of the ground truth."""
     try:
         refuse_special(devkit)
         found = _in_folder(devkit) if devkit.is_dir() else _in_archive(devkit)

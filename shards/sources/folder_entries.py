@@ -1,4 +1,4 @@
-"""The entries of a folder, and what each is after following links.
+"""The entries of a folder, each with its kind after following links.
 
 Only regular files are ever opened: reading a pipe or a device might never end.
 """
@@ -13,7 +13,7 @@ from accelssl.shards.sources.image_name import is_image
 
 
 class EntryKind(Enum):
-    """What an entry is, or what the link leads to that it is."""
+    """Kind of an entry, or of the target of a link."""
 
     FILE = "a regular file"
     FOLDER = "a folder"
@@ -22,7 +22,7 @@ class EntryKind(Enum):
 
 
 def scanned(folder: Path) -> Iterator["os.DirEntry[str]"]:
-    """A folder's entries in no order, one by one, or UserError when it cannot be read."""
+    """Yield a folder's entries in no order. Raise UserError for an unreadable folder."""
     try:
         with os.scandir(folder) as entries:
             yield from entries
@@ -34,7 +34,7 @@ def scanned(folder: Path) -> Iterator["os.DirEntry[str]"]:
 
 
 def kind_of(entry: "os.DirEntry[str]") -> EntryKind:
-    """What an entry is."""
+    """Return the kind of an entry."""
     try:
         if entry.is_file():
             return EntryKind.FILE
@@ -48,14 +48,14 @@ def kind_of(entry: "os.DirEntry[str]") -> EntryKind:
 
 
 def refuse_special(path: Path) -> None:
-    """Raises UserError for a pipe, socket or device; takes what is not there."""
+    """Raise UserError for a pipe, socket or device, but not for a missing file."""
     # os.path.* rather than Path's: these are False for names that are too long.
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # noqa: PTH110, PTH112, PTH113
         raise UserError(f"{path} is {EntryKind.SPECIAL.value}.", "Name a folder or a regular file.")
 
 
 def images_below(folder: Path) -> Iterator[Path]:
-    """The files below a folder that are images by name, in no order.
+    """Yield the files below a folder with names of images, in no order.
 
     Hidden folders are left out, and so are links to folders, which may lead in circles. A folder
     that is itself a link to one that it lies in has none.

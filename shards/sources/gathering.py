@@ -1,4 +1,4 @@
-"""Collects the images of a split as they are found, then puts them in order."""
+"""Collection of a split's images, first as they are found, then in order."""
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping
@@ -25,15 +25,15 @@ _EXAMPLES = 3
 class Gathering:
     """The images of a split in the order found.
 
-    `on_found` is called for each image. Of images whose class nothing tells, `unknown` counts the
-    number, and `unknown_examples` has the first by name.
+    `on_found` is called for each image. `unknown` counts the images of an unknown class, and
+    `unknown_examples` has the first by name.
     """
 
     def __init__(self, votes: LabelVotes, on_found: Callable[[], None]) -> None:
         self.class_number: dict[str, int] = {}
         """The classes met, also those without images. Numbered as they were met."""
         self.validation_names = 0
-        """How many images are called as those of ImageNet's validation set."""
+        """Number of images with names of ImageNet's validation set."""
         self.unknown = 0
         self.unknown_examples: list[str] = []
         self._votes = votes
@@ -47,20 +47,20 @@ class Gathering:
 
     @property
     def is_validation_set(self) -> bool:
-        """Whether all of them are ImageNet's validation images, by their names."""
+        """True if all names are names of ImageNet's validation images."""
         return 0 < self.validation_names == len(self._names) + self.unknown
 
     @property
     def is_untouched(self) -> bool:
-        """Whether neither a class nor an image was met."""
+        """True if neither a class nor an image was found."""
         return not self.class_number and not self.unknown
 
     def add_class(self, name: str) -> None:
-        """Take note of a class, whether or not images of it follow."""
+        """Add a class, with or without images."""
         self.class_number.setdefault(name, len(self.class_number))
 
     def add_container(self, path: str, stamp: Stamp | None = None) -> int:
-        """Take note of a folder, or of a tar with its stamp; returns its number for `add`."""
+        """Add a folder, or a tar with its stamp, and return its number for `add`."""
         self._containers.append(Container(path, stamp))
         return len(self._containers) - 1
 
@@ -73,7 +73,7 @@ class Gathering:
         offset: int = WHOLE_FILE,
         size_bytes: int = 0,
     ) -> None:
-        """Take an image. `folder` is its class folder, `place` that folder for messages."""
+        """Add an image. `folder` is its class folder; `place` names the folder in messages."""
         self._on_found()
         name = parse_name(file_name)
         self.validation_names += name.val_number is not None
@@ -96,7 +96,7 @@ class Gathering:
         self._sizes_bytes.append(size_bytes)
 
     def rename_classes(self, new_name: Mapping[str, str]) -> None:
-        """Give classes other names; those that then have the same name become one."""
+        """Rename classes, and merge classes of the same name."""
         renamed: dict[str, int] = {}
         new_number = [
             renamed.setdefault(new_name.get(name, name), len(renamed)) for name in self.class_number
@@ -105,17 +105,17 @@ class Gathering:
         self.class_number, self._class_numbers = renamed, array("i", numbers_N.tobytes())
 
     def keep_only(self, chosen: Iterable[str]) -> None:
-        """Forget all classes but these."""
+        """Remove all other classes."""
         kept = frozenset(chosen)
         self.class_number = {name: n for name, n in self.class_number.items() if name in kept}
 
     def images_by_class(self) -> Mapping[str, int]:
-        """How many images each class has that was met."""
+        """Count the images of each class."""
         counts = self._counts()
         return {name: int(counts[number]) for name, number in self.class_number.items()}
 
     def listing(self, classes: tuple[str, ...], limit_per_class: int | None) -> SplitListing:
-        """The images sorted by class and name, at most so many of each class.
+        """Return the images sorted by class and name, with at most this number from each class.
 
         Raises UserError for two images with the same class and name.
         """
@@ -146,7 +146,7 @@ class Gathering:
         return np.frombuffer(self._class_numbers, np.int32)
 
     def _counts(self) -> npt.NDArray[np.int64]:
-        """The number of images by class number."""
+        """Return the number of images by class number."""
         most = max(self.class_number.values(), default=-1)
         return np.bincount(self._classes_N(), minlength=most + 1)
 

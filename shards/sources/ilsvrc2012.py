@@ -22,20 +22,20 @@ class ImageNetClass(NamedTuple):
 
 @cache
 def imagenet_classes() -> dict[str, ImageNetClass]:
-    """The 1000 classes by wnid, sorted."""
+    """Return the 1000 classes by wnid, sorted."""
     rows = (line.split() for line in _lines("ilsvrc2012_classes.txt"))
     return {wnid: ImageNetClass(int(number), int(images)) for wnid, number, images in rows}
 
 
 @cache
 def imagenet_val_wnids() -> tuple[str, ...]:
-    """The wnids of the 50,000 validation images; the first is that of ILSVRC2012_val_00000001."""
+    """Return the wnids of the 50,000 validation images, from ILSVRC2012_val_00000001 on."""
     wnids = tuple(imagenet_classes())
     return tuple(wnids[int(line)] for line in _lines("ilsvrc2012_val_labels.txt"))
 
 
 def in100_wnids() -> tuple[str, ...]:
-    """The 100 classes of CMC's ImageNet-100, sorted."""
+    """Return the 100 classes of CMC's ImageNet-100, sorted."""
     return tuple(_lines("in100_cmc.txt"))
 
 

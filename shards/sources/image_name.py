@@ -1,4 +1,4 @@
-"""What the name of a file tells: whether it is an image, and which of ImageNet's.
+"""Names of image files, and the parts of ImageNet's names.
 
 ImageNet's are n01440764_10026.JPEG (train: class and number) and ILSVRC2012_val_00000001.JPEG. Some
 packagings append the class: n01440764_10026_n01440764.JPEG.
@@ -19,7 +19,7 @@ _IMAGENET = re.compile(
 
 
 class ImageName(NamedTuple):
-    """A file name taken apart. What it does not tell is None.
+    """The parts of a file name. A missing part is None.
 
     `name` is without an appended class, so that it is the same in every packaging.
     """
@@ -31,18 +31,18 @@ class ImageName(NamedTuple):
 
 
 def is_image(name: str) -> bool:
-    """Whether a file of this name is taken for an image: by its extension, and not hidden."""
+    """Return True if the extension is that of an image and the file is not hidden."""
     extension = os.path.splitext(name)[1].lower()  # noqa: PTH122 - 1.28M of them
     return extension in EXTENSIONS and not name.startswith(".")
 
 
 def is_wnid(name: str) -> bool:
-    """Whether the name is that of a WordNet synset, such as n01440764."""
+    """Return True for a WordNet synset, such as n01440764."""
     return _WNID.fullmatch(name) is not None
 
 
 def parse_name(name: str) -> ImageName:
-    """What the file name of an image tells."""
+    """Split the file name of an image into its parts."""
     match = _IMAGENET.fullmatch(name)
     if match is None:
         return ImageName(name, None, None, None)
@@ -54,6 +54,6 @@ def parse_name(name: str) -> ImageName:
 
 
 def with_appended(name: str, wnid: str) -> str:
-    """The file name that `parse_name` took this appended class from."""
+    """Return the file name from which `parse_name` took this appended class."""
     stem, extension = os.path.splitext(name)  # noqa: PTH122
     return f"{stem}_{wnid}{extension}"

@@ -1,4 +1,4 @@
-"""Tells by looking where the splits of a source lie."""
+"""Detection of the layout of a source: the place of each split."""
 
 import os
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a source's splits lie. `train` has at least one part.
+    """The places of a source's splits. `train` has at least one part.
 
     Entries of the source that are named in `passed_over` are no part of train. If
     `val_may_be_in_train` then train is one tar, which may hold folders for both.
@@ -45,7 +45,7 @@ class Layout:
 
 
 def find_layout(source: Path, val: Path | None, devkit: Path | None, ignored: Ignored) -> Layout:
-    """Where the splits of a source lie; `val` and `devkit` are what the user named, if anything.
+    """Find the splits of a source. `val` and `devkit` are the user's own choices, or None.
 
     Raises UserError when something is missing, compressed, or of an unknown layout, and when both
     splits are the same.
@@ -96,7 +96,7 @@ def _is_same(source: Path, val: Path) -> bool:
 
 
 def _root(source: Path) -> Path:
-    """The folder in which train lies, or the source."""
+    """Return the folder with train, or the source."""
     for nested in _NESTED:
         root = source / nested
         is_there = not nested or os.path.isdir(root)  # noqa: PTH112 - as above
@@ -118,7 +118,7 @@ def _parts(source: Path, found: Sequence[Path], split: str, ignored: Ignored) ->
 def _ignore_others(
     source: Path, folder: Path, used: "set[str] | frozenset[str]", ignored: Ignored
 ) -> list[str]:
-    """Count a folder's entries that are not used; returns their names, sorted."""
+    """Count a folder's unused entries and return their names, sorted."""
     unused = sorted({entry.name for entry in scanned(folder)} - used)
     for name in unused:
         ignored.add(_place(source, folder / name))
@@ -130,7 +130,7 @@ def _place(source: Path, path: Path) -> str:
 
 
 def _names_in(folder: Path, paths: Sequence[Path]) -> frozenset[str]:
-    """Of those of the paths that lie in the folder, links and what they lead to alike."""
+    """Return the names of the paths in the folder, for links also the names of their targets."""
     inside = _real(folder)
     places = [place for path in paths for place in (_real(path.parent) / path.name, _real(path))]
     return frozenset(place.name for place in places if place.parent == inside)
@@ -145,7 +145,7 @@ def _devkit(folder: Path) -> Path | None:
 
 
 def _notes(unused: Sequence[str]) -> tuple[str, ...]:
-    """What one might take for a part of the source, though it is none."""
+    """Describe an unused entry that looks like a part of the source."""
     passed_by = [
         name
         for name in unused

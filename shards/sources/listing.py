@@ -16,7 +16,7 @@ WHOLE_FILE = -1
 
 
 def whole_file_with_appended(wnid: str) -> int:
-    """In place of an offset: a file with this wnid appended to the name that is listed.
+    """Return the value in place of an offset for a file with this wnid appended to its name.
 
     Kept apart from the image's class, which may be given another name.
     """
@@ -24,7 +24,7 @@ def whole_file_with_appended(wnid: str) -> int:
 
 
 class Stamp(NamedTuple):
-    """Tells a file from one that was put in its place, and from itself before it was changed."""
+    """The identity of a file and its version: another file or another content differs."""
 
     size_bytes: int
     mtime_ns: int
@@ -32,7 +32,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, file: BinaryIO) -> Self:
-        """The stamp of an open file."""
+        """Return the stamp of an open file."""
         status = os.fstat(file.fileno())
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
@@ -61,7 +61,7 @@ class SplitListing:
 
 
 class Listing:
-    """Labelled images sorted by class and name, with what else the source told: a `Source`."""
+    """A `Source` of listed images, sorted by class and name."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class Listing:
         self._splits = dict(splits)
 
     def count(self, split: str) -> int:
-        """The number of images in a split."""
+        """Return the number of images in a split."""
         return len(self._splits[split].names)
 
     def image(self, split: str, i: int) -> SourceImage:
-        """The i-th image of a split, by class and then by file name."""
+        """Return the i-th image of a split, by class and then by file name."""
         listed = self._splits[split]
         label, name, offset = listed.labels[i], listed.names[i], listed.offsets[i]
         wnid = self.classes[label]
@@ -107,7 +107,7 @@ class FileImage:
     path: str
 
     def read(self) -> bytes:
-        """The file's bytes, or OSError."""
+        """Return the file's bytes. Raise OSError if the file cannot be read."""
         with open(self.path, "rb") as file:  # noqa: PTH123 - no Path for each of 1.28M
             return file.read()
 
@@ -125,7 +125,7 @@ class TarImage:
     stamp: Stamp
 
     def read(self) -> bytes:
-        """The image's bytes, or OSError; SourceChanged if the tar is not as it was when listed."""
+        """Return the image's bytes. Raise SourceChanged for a changed tar, or OSError."""
         with open(self.tar, "rb", buffering=0) as file:  # noqa: PTH123
             data = b""
             # One read nearly always suffices; some file systems give less than asked for.

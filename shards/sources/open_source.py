@@ -1,4 +1,4 @@
-"""Opens a source of labelled images, whatever it is packed as."""
+"""Opening a source of labelled images in any supported layout."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -79,7 +79,7 @@ def open_source(
 def _gathered(
     layout: Layout, ignored: Ignored, on_listed: Callable[[int], None] | None
 ) -> dict[str, Gathering]:
-    """The images of each split that is there."""
+    """Return the images of each split of the source."""
     truth = None if layout.devkit is None else read_devkit(layout.devkit)
     votes = LabelVotes(truth)
     count = _Count(on_listed)
@@ -124,7 +124,7 @@ def _checked_classes(
     chosen: tuple[str, ...] | None,
     ignored: Ignored,
 ) -> tuple[str, ...]:
-    """The sorted classes of train, after checking what was found."""
+    """Check the images found and return the sorted classes of train."""
     for split, gathering in gatherings.items():
         refuse_unknown_classes(_parts(layout, split), gathering)
     refuse_validation_as_train(layout.train, gatherings["train"])
@@ -140,7 +140,7 @@ def _checked_classes(
 
 
 class _Count:
-    """Counts images and tells of it now and then."""
+    """A count of images that is reported from time to time."""
 
     def __init__(self, on_listed: Callable[[int], None] | None) -> None:
         self._on_listed = on_listed

@@ -1,4 +1,4 @@
-"""Picks image, label and JSON from a WebDataset sample, and refuses what readers take otherwise."""
+"""Image, label and JSON of a WebDataset sample, if all readers agree on them."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ _LABEL, _ABOUT = "cls", "json"
 
 
 class SampleParts(NamedTuple):
-    """The members of a sample that are used, and those that are not."""
+    """The used and the unused members of a sample."""
 
     image: TarMember
     label: TarMember
@@ -22,7 +22,7 @@ class SampleParts(NamedTuple):
 
 
 def sample_parts(place: str, sample: TarSample) -> SampleParts | None:
-    """The parts of a sample, or None if it has neither an image nor a label.
+    """Return the parts of a sample, or None if it has neither an image nor a label.
 
     `place` names the tar for messages. Raises UserError for two images, for two members of the same
     name, where image or label is missing, is no file or of a kind that is not taken, and where a

@@ -1,4 +1,4 @@
-"""Which images of a source are wanted: a subset of its classes, so many of each."""
+"""Selection of images: a subset of classes, and a limit for each class."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ _WNID_FIRST = re.compile(r"(n[0-9]{8})(?:[\s,;:]|$)")
 
 @dataclass(frozen=True)
 class Selection:
-    """What to take of a source; the default is all.
+    """The images to take from a source; the default is all.
 
     `subset` is "in100" (the ImageNet-100 of CMC) or the path of a text file with one class a line;
     `classes` names them directly. `limit_per_class` is the most images of a class in a split. Which
@@ -38,7 +38,7 @@ class Selection:
             )
 
     def chosen(self) -> tuple[str, ...] | None:
-        """The names of the chosen classes, sorted, or None for all of the source's.
+        """Return the names of the chosen classes, sorted, or None for all classes.
 
         Raises UserError when the list cannot be read, is empty, or has a name twice.
         """
@@ -57,7 +57,7 @@ class Selection:
         return tuple(sorted(names))
 
     def options(self, chosen: tuple[str, ...] | None) -> Mapping[str, int | str]:
-        """What the manifest says of the selection; `chosen` is as `chosen()` gave it."""
+        """Return the manifest's options for the selection; `chosen` is the result of `chosen()`."""
         options: dict[str, int | str] = {}
         if chosen is not None:
             # A path says nothing to other machines, so of a file only its name is kept.
@@ -70,7 +70,7 @@ class Selection:
 
 
 def refuse_missing(chosen: tuple[str, ...], found: Mapping[str, object]) -> None:
-    """Raises UserError for chosen classes that the source lacks."""
+    """Raise UserError for chosen classes that the source lacks."""
     missing = [name for name in chosen if name not in found]
     if missing:
         raise UserError(
@@ -87,7 +87,7 @@ def _subset(subset: str) -> tuple[str, ...]:
 
 
 def class_names(path: Path) -> tuple[str, ...]:
-    """The names in a text file with one class a line, in its order.
+    """Return the names in a text file with one class a line, in its order.
 
     Blank lines and lines that begin with # do not count. UserError when it cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What a source of labelled images is to those who write shards from it."""
+"""Interface between a source of labelled images and the code that writes shards."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ _EXAMPLES = 20
 
 
 class SourceChanged(UserError):
-    """What was listed is no longer there: what is read now might be another image."""
+    """The source has changed after it was listed: the file might hold another image."""
 
 
 class SourceImage(Protocol):
@@ -21,19 +21,19 @@ class SourceImage(Protocol):
     def label(self) -> int: ...
     @property
     def wnid(self) -> str:
-        """The name of its class."""
+        """Name of the image's class."""
 
     @property
     def name(self) -> str:
         """The original file name."""
 
     def read(self) -> bytes:
-        """The file's bytes, or OSError; SourceChanged if they may be those of another image."""
+        """Return the file's bytes. Raise SourceChanged for a changed file, or OSError."""
 
 
 @dataclass
 class Ignored:
-    """What a source holds besides images: how many entries, and the first of them by path.
+    """The entries of a source that are no images: their number, and the first ones by path.
 
     `deeper_images` counts images that are not read because they lie deeper than in the folder of
     their class, and `first_deeper` is the first of them by path. A folder of such images is one
@@ -55,7 +55,7 @@ class Ignored:
         self.first_deeper = min(self.first_deeper or path, path)
 
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of it, a sentence each."""
+        """Notes for the user, a sentence each."""
         if not self.deeper_images:
             return ()
         count = self.deeper_images
@@ -78,17 +78,17 @@ class Source(Protocol):
     @property
     def splits(self) -> tuple[str, ...]: ...
     def count(self, split: str) -> int:
-        """The number of images in a split."""
+        """Return the number of images in a split."""
 
     def image(self, split: str, i: int) -> SourceImage:
-        """The i-th image of a split, by class and then by file name."""
+        """Return the i-th image of a split, by class and then by file name."""
 
     @property
     def options(self) -> Mapping[str, int | str]:
-        """Which images were chosen, for the manifest; nothing about where they lie."""
+        """The selection of images for the manifest, without their place."""
 
     @property
     def ignored(self) -> Ignored: ...
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about the source, a sentence each."""
+        """Notes for the user about the source, a sentence each."""

@@ -1,4 +1,4 @@
-"""Finds by name what makes up a split: its folder, or the archives that people make of it."""
+"""The parts of a split, found by name: its folder, or its usual archives."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _SPLIT_OF_WORD = {"train": "train", "val": "val", "validation": "val", "test": "
 
 
 def find_parts(folder: Path, split: str) -> tuple[Path, ...]:
-    """What makes up a split: of the kinds that are there the one most unpacked, () if none is.
+    """Return the parts of a split in the most unpacked form found, or () if there is none.
 
     Raises UserError when an archive is compressed and nothing of it is there uncompressed.
     """
@@ -29,7 +29,7 @@ def find_parts(folder: Path, split: str) -> tuple[Path, ...]:
 
 
 def find_sample_tars(folder: Path, split: str, *, unnamed: str) -> tuple[Path, ...]:
-    """The WebDataset tars of a split, by a word in their names: train, val, validation or test.
+    """Return the WebDataset tars of a split by a word in the name: train, val, validation, test.
 
     Tars without such a word belong to the split `unnamed`. Raises UserError when some are
     compressed.
@@ -48,7 +48,7 @@ def find_sample_tars(folder: Path, split: str, *, unnamed: str) -> tuple[Path, .
 
 
 def opened(part: Path, split: str) -> tuple[Path, ...]:
-    """The part, or what is in it if that is a folder which merely holds the split's archives."""
+    """Return the part, or its content if the part is a folder of the split's archives."""
     if os.path.isfile(part):  # noqa: PTH113 - Path's raises for names that are too long
         return (part,)
     inner = frozenset(_most_unpacked(_candidates(part, split), split))
@@ -58,7 +58,7 @@ def opened(part: Path, split: str) -> tuple[Path, ...]:
 
 
 def some(names: Sequence[str]) -> str:
-    """The first few of the names, for messages."""
+    """Return the first few names, for messages."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
@@ -68,7 +68,7 @@ def _split_by_words(name: str) -> str | None:
 
 
 def _candidates(folder: Path, split: str) -> dict[str, bool]:
-    """Whether they are folders, of those entries whose names begin as a split's do."""
+    """Return, for each entry whose name begins like a split's, True if it is a folder."""
     begins = (split, f"ILSVRC2012_img_{split}")
     kinds = {e.name: kind_of(e) for e in scanned(folder) if e.name.startswith(begins)}
     return {

@@ -1,4 +1,4 @@
-"""Finds the images of a split in a folder: class folders, class tars, and images beside them."""
+"""Search of a folder for the images of a split: class folders, class tars, single images."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ def walk_folder(
 
 
 def holds_classes(folder: Path, passed_over: frozenset[str]) -> bool:
-    """Whether there is a class folder, a class tar or an image named for its class."""
+    """Return True if the folder has a class folder, a class tar or an image named for its class."""
     return any(
         _is_class_folder(entry)
         or _is_class_tar(entry)
@@ -55,7 +55,7 @@ def holds_classes(folder: Path, passed_over: frozenset[str]) -> bool:
 
 
 def holds_images_or_classes(folder: Path, passed_over: frozenset[str]) -> bool:
-    """Whether there is a class folder, a class tar or any image in the folder."""
+    """Return True if the folder has a class folder, a class tar or any image."""
     return any(
         _is_class_folder(entry) or _is_class_tar(entry) or _is_image_file(entry)
         for entry in scanned(folder)
@@ -96,7 +96,7 @@ def _is_class_tar(entry: "os.DirEntry[str]") -> bool:
 
 
 def _refuse_lost_class(entry: "os.DirEntry[str]") -> None:
-    """A class folder that is a broken link would vanish, and shift the labels of those after it."""
+    """Refuse broken links: a missing class folder would shift the labels of later classes."""
     if "." not in entry.name and kind_of(entry) is EntryKind.BROKEN_LINK:
         raise UserError(
             f"The class folder {entry.path} is {EntryKind.BROKEN_LINK.value}.",

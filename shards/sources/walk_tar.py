@@ -1,4 +1,4 @@
-"""Finds the images of a split in an uncompressed tar, to be read where they lie.
+"""Search of an uncompressed tar for the images of a split, which are read in place.
 
 The tar holds class tars (as ILSVRC2012_img_train.tar does), class folders, or images whose names
 tell their class.
@@ -25,7 +25,7 @@ def walk_tar(
 ) -> None:
     """Add a tar's images to the gathering of the split, or of the split that their folder names.
 
-    `place` names the tar for messages. What belongs to a split without gathering is ignored.
+    `place` names the tar for messages. Images of a split without gathering are ignored.
     Raises UserError when the tar cannot be read, is compressed, damaged, or has links for images.
     """
     _Walk(path, place, split, gatherings, ignored).run()
@@ -41,7 +41,7 @@ def walk_class_tar(path: Path, place: str, gathering: Gathering, ignored: Ignore
 
 @contextmanager
 def open_tar(path: Path) -> Iterator[BinaryIO]:
-    """A tar's file. What goes wrong while it is read becomes a UserError that names the tar."""
+    """Open a tar. Turn every error of reading into a UserError that names the tar."""
     try:
         refuse_special(path)
         with path.open("rb") as file:
@@ -102,7 +102,7 @@ class _Walk:
             self._note_if_deeper(member, parts)
 
     def _located(self, member: TarMember) -> tuple[str, list[str]]:
-        """The split of a member, and the rest of its path: tars are often packed with a folder."""
+        """Return the split of a member and the rest of its path: tars often include a folder."""
         parts = [part for part in member.path.split("/") if part not in ("", ".")]
         is_inside = len(parts) > 1 or member.kind is Kind.FOLDER
         if parts and is_inside and parts[0] in SPLITS:
@@ -137,7 +137,7 @@ class _Walk:
 
 
 class _ClassTar:
-    """The tar of a class, which may be a part of a file."""
+    """The tar of a class: a file, or a part of one."""
 
     def __init__(
         self, wnid: str, place: str, container: int, gathering: Gathering, ignored: Ignored
@@ -169,7 +169,7 @@ class _ClassTar:
 
 
 def refuse_image_without_bytes(tar: Path, member: TarMember) -> None:
-    """Raises UserError for an image whose bytes are not in one piece at the member's place."""
+    """Raise UserError for an image whose bytes are not in one piece at the member's place."""
     if member.kind is not Kind.FILE:
         raise UserError(
             f"The image {member.path} in {tar} is {member.kind.value}, which cannot be read in "

@@ -1,4 +1,4 @@
-"""Finds the images of a split in WebDataset tars, where each image has its label beside it.
+"""Search of WebDataset tars for the images of a split; each image has its label beside it.
 
 A sample is a run of members with the same key: 0001.jpg, 0001.cls with the label in digits, and
 perhaps 0001.json, of which "wnid" (the class) and "name" (the original file name) are used.
@@ -25,7 +25,7 @@ _LONGEST_LABEL_BYTES = 32
 
 
 class SampleClasses:
-    """What samples say of their classes: each has a label, and perhaps a wnid."""
+    """The classes of samples: a label for each, and a wnid for some."""
 
     def __init__(self) -> None:
         self._labels: set[int] = set()
@@ -34,7 +34,7 @@ class SampleClasses:
         self._have_all_a_wnid = True
 
     def take(self, place: str, label: int, wnid: str | None) -> str:
-        """Take in a sample; returns the name that its class has until `names` tells another.
+        """Add a sample and return the name of its class until `names` gives another.
 
         Raises UserError if a label goes with two wnids, or a wnid with two labels.
         """
@@ -53,7 +53,7 @@ class SampleClasses:
         return wnid
 
     def names(self) -> dict[str, str]:
-        """The final names of classes: their wnids if all samples have one, else padded labels."""
+        """Return the final names of classes: wnids if all samples have one, else padded labels."""
         if self._have_all_a_wnid:
             return {}
         digits = len(str(max(self._labels)))
@@ -62,7 +62,7 @@ class SampleClasses:
 
 
 def holds_samples(path: Path) -> bool:
-    """Whether a tar has labels of the WebDataset layout among its first members."""
+    """Return True if a tar has labels of the WebDataset layout among its first members."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return False
@@ -128,7 +128,7 @@ def _label(file: BinaryIO, where: str, member: TarMember) -> int:
 
 
 def _about(file: BinaryIO, where: str, member: TarMember | None) -> tuple[str | None, str | None]:
-    """The wnid and the original file name, each None where the sample does not tell it."""
+    """Return the wnid and the original file name, None where the sample has none."""
     if member is None:
         return None, None
     try:
@@ -146,7 +146,7 @@ def _about(file: BinaryIO, where: str, member: TarMember | None) -> tuple[str | 
 
 
 def _refuse_no_text(where: str, key: str, text: str | None) -> None:
-    """Refuse what JSON can write but UTF-8 cannot: halves of surrogate pairs."""
+    """Refuse halves of surrogate pairs: JSON can write them, but UTF-8 cannot."""
     try:
         (text or "").encode()
     except UnicodeEncodeError:
@@ -157,7 +157,7 @@ def _refuse_no_text(where: str, key: str, text: str | None) -> None:
 
 
 def _refuse_apart(where: str, key: str, is_whole: bool, has_parts: dict[str, bool]) -> None:
-    """Refuse a key met before, if either time it came with an image and a label.
+    """Refuse a repeated key if one of its samples has an image and a label.
 
     Then a .json or another member would be lost, or two images go by the same name.
     """

@@ -1,1 +1,1 @@
-"""Where the files of a shard set are kept: a local folder, or a prefix of an object store."""
+"""Storage for the files of a shard set: a local folder, or a prefix of an object store."""

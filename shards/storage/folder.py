@@ -12,7 +12,7 @@ PART = ".part"
 
 
 class Folder:
-    """See `Storage`. Files being written are called <name>.part."""
+    """A `Storage` in a local folder. Unfinished files are called <name>.part."""
 
     parallel_reads = 1
 
@@ -102,7 +102,7 @@ class Folder:
                 self._outdated.append(self._descriptors.pop(name))
 
     def _sync(self) -> None:
-        """Make names last through a power cut, not only the files' bytes."""
+        """Flush the folder, so that names survive a power cut as the files' bytes do."""
         descriptor = os.open(self.root, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -37,7 +37,7 @@ _REMEDY = "Write it as s3://bucket/prefix."
 
 
 class S3Prefix:
-    """See `Storage`. A file is the object <prefix>/<name>; folders are what lies deeper.
+    """A `Storage` in S3. A file is the object <prefix>/<name>; deeper objects are folders.
 
     It may be pickled and may cross a fork: every process makes connections of its own.
     """
@@ -45,7 +45,7 @@ class S3Prefix:
     parallel_reads = 64
 
     def __init__(self, url: str) -> None:
-        """Raises UserError for a URL that is not s3://bucket or s3://bucket/prefix."""
+        """Parse the URL. Raise UserError if it is not s3://bucket or s3://bucket/prefix."""
         self._bucket, self._prefix = _parse(url)
         self._connection = LazyConnection(self._bucket, self.parallel_reads)
 
@@ -131,7 +131,7 @@ class S3Prefix:
         return f"s3://{self._bucket}/{self._prefix}{name}"
 
     def _get(self, name: str, offset: int, size_bytes: int | None) -> dict[str, Any] | None:
-        """The store's answer, its body still to come, or None if the file ends before offset."""
+        """Return the store's answer before its body, or None if the file ends before offset."""
         last = "" if size_bytes is None else offset + size_bytes - 1
         asked = {"Range": f"bytes={offset}-{last}"} if offset or last != "" else {}
         try:
@@ -163,7 +163,7 @@ class S3Prefix:
 
 
 def _part(answer: dict[str, Any], offset: int, size_bytes: int | None) -> bytes:
-    """The bytes asked for, from an answer that has just begun."""
+    """Return the requested bytes from an answer that has just begun."""
     with answer["Body"] as body:
         data: bytes = body.read()
     if answer["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.PARTIAL_CONTENT:
@@ -174,7 +174,7 @@ def _part(answer: dict[str, Any], offset: int, size_bytes: int | None) -> bytes:
 
 
 def _parse(url: str) -> tuple[str, str]:
-    """The bucket and the prefix, which is empty or ends in "/"."""
+    """Return the bucket and the prefix, which is empty or ends in "/"."""
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if "@" in bucket:
         # Not repeated here: some programs take URLs with a secret key in them.

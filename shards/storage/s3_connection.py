@@ -18,14 +18,14 @@ _CONNECT_TIMEOUT_S = 10
 
 
 class Connection(NamedTuple):
-    """boto3's S3 client, and a quicker way to read ranges."""
+    """Return boto3's S3 client, and a quicker reader of ranges."""
 
     client: Any
     ranges: Ranges
 
 
 class LazyConnection:
-    """Connects when first asked, once in every process: a fork shares no sockets with its parent.
+    """Connection made at first use, once in every process: a fork shares no sockets.
 
     Connecting takes a tenth of a second and raises what boto3 raises on a wrong configuration.
     """
@@ -37,7 +37,7 @@ class LazyConnection:
 
     def get(self) -> Connection:
         process = os.getpid()
-        # Of several threads that come here first at once, one's lock stays.
+        # Several threads may come here first at once: the lock of one of them stays.
         lock, made = self._of_process.get(process) or self._of_process.setdefault(
             process, (threading.Lock(), [])
         )

@@ -1,4 +1,4 @@
-"""What S3 and its client report, said as the operating system would say it."""
+"""Errors of S3 and its client as errors of the operating system."""
 
 import errno
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ _UNKNOWN_CHECKSUM = ("NotImplemented", "XAmzContentSHA256Mismatch")
 
 @contextmanager
 def os_errors(url: str, bucket: str) -> Iterator[None]:
-    """Turns every failure of a request about that URL into an OSError."""
+    """Turn every failure of a request about that URL into an OSError."""
     try:
         yield
     except S3_FAILURES as error:
@@ -41,7 +41,7 @@ def os_errors(url: str, bucket: str) -> Iterator[None]:
 
 
 def os_error(error: Exception, url: str, bucket: str) -> OSError:
-    """The error as an OSError (of the subclass that its errno has) about that URL.
+    """Return the error as an OSError, in the subclass of its errno, about that URL.
 
     No text from outside that might repeat credentials gets into it.
     """
@@ -55,18 +55,18 @@ def os_error(error: Exception, url: str, bucket: str) -> OSError:
 
 
 def status_of(error: boto.ClientError) -> int | None:
-    """The HTTP status of an answer."""
+    """Return the HTTP status of an answer."""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status if isinstance(status, int) else None
 
 
 def code_of(error: boto.ClientError) -> str:
-    """S3's name for what is wrong, as in "NoSuchKey"."""
+    """Return S3's name of the error, as in "NoSuchKey"."""
     return str(error.response.get("Error", {}).get("Code", "Unknown"))
 
 
 def _refused(error: boto.ClientError, bucket: str) -> tuple[int, str]:
-    """errno and text for an answer of the store."""
+    """Return errno and text for an answer of the store."""
     code, status = code_of(error), status_of(error)
     message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
     said = f"{message} ({code})" if message else f"the store answers {code}"
@@ -85,7 +85,7 @@ def _refused(error: boto.ClientError, bucket: str) -> tuple[int, str]:
 
 
 def _failed(error: Exception) -> tuple[int, str]:
-    """errno and text when there was no answer, or half of one."""
+    """Return errno and text for a missing or incomplete answer."""
     if isinstance(error, _NO_CREDENTIALS):
         return errno.EACCES, f"no usable credentials ({_about_credentials(error)})"
     if isinstance(error, boto.ConnectionError):

@@ -1,4 +1,4 @@
-"""Ranges of objects, at a third of the work that a request of boto3 is.
+"""Reading ranges of objects at a third of the cost of boto3's requests.
 
 boto3 builds, signs and parses each request anew: more than a millisecond of Python, during which no
 other thread runs. A URL that is signed once reads any range of its object. So boto3 signs one for
@@ -32,10 +32,10 @@ class _SignedUrl(NamedTuple):
 
 
 class Ranges:
-    """Reads ranges of a bucket's objects, from any number of threads of one process."""
+    """Reader of ranges of a bucket's objects, for any number of threads of one process."""
 
     def __init__(self, session: Session, bucket: str, options: Config) -> None:
-        """Raises what boto3 raises where it finds no usable configuration."""
+        """Prepare signing. Raise boto3's error for an unusable configuration."""
         self._session = session
         # The one version of signatures that every bucket takes; for URLs, boto3 prefers another.
         self._options = options.merge(Config(signature_version="s3v4"))
@@ -52,7 +52,7 @@ class Ranges:
         )
 
     def read(self, key: str, offset: int, size_bytes: int) -> bytes | None:
-        """As many of the size_bytes > 0 bytes from offset on as there are.
+        """Return size_bytes > 0 bytes from offset on, or fewer at the end of the object.
 
         None where anything else came than these bytes: an ordinary request is to follow.
         """
@@ -74,7 +74,7 @@ class Ranges:
         return None
 
     def _sign_otherwise(self, refused_region: str, bucket_region: str | None) -> None:
-        """Sign for the region where the bucket is, if that was the mistake, or else no more."""
+        """Sign for the bucket's region if the region was wrong; otherwise stop signing."""
         if bucket_region in (None, refused_region):
             self._urls_are_accepted = False
             return
@@ -95,7 +95,7 @@ class Ranges:
 
 
 def _is_whole(data: bytes, answer: AWSResponse) -> bool:
-    """Whether the line held: these connections do not tell a cut from an end."""
+    """Return True if the body is complete: these connections do not tell a cut from an end."""
     return bool(answer.headers.get("Content-Length") == str(len(data)))
 
 
@@ -109,6 +109,6 @@ def _is_old(url: _SignedUrl) -> bool:
 
 
 def _certificates(session: Session) -> Any:
-    """What boto3 checks servers' certificates against: a file, or True for the usual ones."""
+    """Return boto3's setting for servers' certificates: a file, or True for the usual ones."""
     bundle = session.get_config_variable("ca_bundle")
     return bundle or os.environ.get("REQUESTS_CA_BUNDLE", True)

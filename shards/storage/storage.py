@@ -1,4 +1,4 @@
-"""The one way a shard set's files are read and written, wherever they are kept.
+"""Interface for reading and writing the files of a shard set in any kind of storage.
 
 A storage is flat: names have no folders in them. Whatever goes wrong is an OSError with a strerror
 a user can read, as from the operating system: FileNotFoundError for a name that is not there.
@@ -20,45 +20,45 @@ class Storage(Protocol):
 
     @property
     def location(self) -> str:
-        """What the user calls it."""
+        """The user's name of the place."""
 
     @property
     def parallel_reads(self) -> int:
-        """How many reads at a time get the most out of it."""
+        """Number of parallel reads with the best speed."""
 
     def exists(self) -> bool:
-        """Whether there is a place of that name, empty or not."""
+        """Return True if the place exists, empty or not."""
 
     def names(self) -> list[str]:
-        """The names of all files and folders in it, sorted."""
+        """Return the names of all files and folders in the storage, sorted."""
 
     def sizes_bytes(self) -> dict[str, int]:
-        """The sizes of all files in it, by name."""
+        """Return the sizes of all files in the storage, by name."""
 
     def read(self, name: str, offset: int = 0, size_bytes: int | None = None) -> bytes:
-        """A file's bytes from offset; fewer than asked for only where the file ends."""
+        """Return a file's bytes from offset; fewer than requested only at the end of the file."""
 
     def read_into(self, name: str, offset: int, memory: memoryview) -> int:
-        """Fill `memory` with a file's bytes from offset; how many those are, as for `read`."""
+        """Fill `memory` with a file's bytes from offset and return their number."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Make or replace a file: at any moment there is the old one or the new one, in full.
+        """Make or replace a file: at any moment the old or the new file is there, in full.
 
-        It is there to stay, even through a power cut, when this returns.
+        After the return the file survives a power cut.
         """
 
     def take(self, path: Path, name: str) -> None:
-        """Like write, with the content of a local file, which is gone afterwards."""
+        """Move a local file into the storage, with the guarantees of `write`."""
 
     def delete(self, name: str) -> None:
-        """Remove a file; nothing happens if it is not there."""
+        """Remove a file if it is there."""
 
     def path_of(self, name: str) -> str:
-        """What the user calls that file; what DALI and others open."""
+        """Return the path or URL of a file, for messages and for other readers such as DALI."""
 
 
 def absolute(location: str) -> str:
-    """The same place, named so that it is found from any working folder."""
+    """Return the location as an absolute path; URLs stay as they are."""
     return (
         location
         if "://" in location or location.startswith(S3_SCHEME)
@@ -67,7 +67,7 @@ def absolute(location: str) -> str:
 
 
 def open_storage(location: Location) -> Storage:
-    """The storage at a location. Raises UserError for a URL of another kind than s3://."""
+    """Open the storage at a location. Raise UserError for a URL of another kind than s3://."""
     # Imported where needed: boto3 is an extra, and takes a second. What a Path made of a URL,
     # s3:/bucket, goes there too, to be refused.
     if str(location).startswith(S3_SCHEME):
@@ -80,14 +80,14 @@ def open_storage(location: Location) -> Storage:
 
 
 def remedy(location: Location) -> str:
-    """What to do about a place that cannot be read or written."""
+    """Return the advice for a place that cannot be read or written."""
     if str(location).startswith(S3_SCHEME):
         return "Check the bucket's name, your credentials, and AWS_ENDPOINT_URL if you use it."
     return "Check the path and its permissions."
 
 
 def listed_sizes_bytes(storage: Storage) -> dict[str, int]:
-    """`storage.sizes_bytes()`, or UserError where it cannot be listed."""
+    """Return `storage.sizes_bytes()`. Raise UserError if the files cannot be listed."""
     try:
         return storage.sizes_bytes()
     except OSError as error:

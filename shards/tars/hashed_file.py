@@ -1,4 +1,4 @@
-"""A file that is hashed while it is read, so that a large one is read from the disk only once."""
+"""A file that is hashed while it is read, so that its bytes are read once."""
 
 import hashlib
 import io
@@ -12,9 +12,10 @@ _PIECE_BYTES = 1 << 20
 
 
 class HashedFile(io.RawIOBase):
-    """Reads a file in any order, and hashes its bytes from front to end.
+    """A file to read in any order, whose bytes are hashed from front to end.
 
-    What a forward seek skips is read for the hash. Wrap it in io.BufferedReader for small reads.
+    Bytes that a forward seek skips are read for the hash. Wrap the
+    file in io.BufferedReader for small reads.
     """
 
     def __init__(self, file: io.RawIOBase, on_bytes: Callable[[int], None]) -> None:
@@ -47,13 +48,13 @@ class HashedFile(io.RawIOBase):
         return size_bytes
 
     def sha256(self) -> str:
-        """The sha256 of the whole file in hex; reads what was not read yet."""
+        """Return the sha256 of the whole file in hex, after reading the rest of the file."""
         self._hash_up_to(None)
         return self._sha256.hexdigest()
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes were hashed: after sha256(), the size of the file."""
+        """Number of bytes hashed: after sha256(), the size of the file."""
         return self._hashed_bytes
 
     def _hash_up_to(self, end: int | None) -> None:

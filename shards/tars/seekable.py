@@ -1,10 +1,10 @@
-"""What files made of other files have in common: a size, and a place in them."""
+"""Base class of files that are made of other files."""
 
 import io
 
 
 class Seekable(io.RawIOBase):
-    """A readable file of a known size; reading is left to those who inherit."""
+    """A readable file of a known size; subclasses read."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes, self._at = size_bytes, 0

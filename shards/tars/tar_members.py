@@ -1,7 +1,7 @@
-"""Walks a tar archive without extracting it: what is in it, and where its bytes lie.
+"""Walk through a tar archive without extracting it: its members and the offsets of their data.
 
-Reading is done by Python's tarfile (ustar, GNU and PAX with long names). It takes a damaged header
-for the end of the archive and does not miss the end mark; what that would lose is found here.
+Reading is done by Python's tarfile (ustar, GNU and PAX with long names). tarfile takes
+a damaged header for the end of the archive, and accepts a missing end mark. Both are errors here.
 """
 
 import io
@@ -17,7 +17,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class Kind(Enum):
-    """What a member is."""
+    """Kind of a member."""
 
     FILE = "a file"
     FOLDER = "a folder"
@@ -26,7 +26,7 @@ class Kind(Enum):
 
 
 class TarMember(NamedTuple):
-    """A member: its path in the archive, what it is, and where its data lies in the file."""
+    """A member: its path in the archive, its kind, and the place of its data in the file."""
 
     path: str
     kind: Kind
@@ -35,13 +35,13 @@ class TarMember(NamedTuple):
 
 
 class DamagedTar(Exception):
-    """Not an uncompressed tar archive that is whole; the text says why."""
+    """The file is no complete uncompressed tar archive; the text says why."""
 
 
 def tar_members(
     file: BinaryIO, *, start: int = 0, size_bytes: int | None = None
 ) -> Iterator[TarMember]:
-    """The members, in their order, of the archive in a seekable file, or in that part of it.
+    """Yield the members, in order, of the archive in a seekable file or in a part of the file.
 
     Offsets count from the beginning of the file. A FILE's bytes are `size_bytes` at `offset`.
     Raises DamagedTar, when it gets there, for what is no tar, ends early, has a damaged header, or

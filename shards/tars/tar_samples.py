@@ -1,4 +1,4 @@
-"""Groups the members of a tar into samples, by the rule that WebDataset readers share.
+"""Samples of a tar, grouped by the rule that WebDataset readers share.
 
 Within the base name, all that follows the first dot is the extension, whatever its case; the rest
 of the path is the key. A sample is a run of members with the same key.
@@ -18,7 +18,7 @@ class TarSample(NamedTuple):
 
 
 def key_and_extension(path: str) -> tuple[str, str] | None:
-    """("a/b", "seg.png") for "a/b.seg.PNG"; None for hidden files and for names without a dot."""
+    """Return ("a/b", "seg.png") for "a/b.seg.PNG"; None for a hidden file or without a dot."""
     folder, slash, base = path.rpartition("/")
     stem, dot, extension = base.partition(".")
     return (folder + slash + stem, extension.lower()) if stem and dot else None
@@ -27,10 +27,10 @@ def key_and_extension(path: str) -> tuple[str, str] | None:
 def tar_samples(
     members: Iterable[TarMember], on_stray: Callable[[TarMember], None]
 ) -> Iterator[TarSample]:
-    """The samples in their order; `on_stray` gets each member that belongs to none.
+    """Yield the samples in order; `on_stray` gets each member outside of samples.
 
-    Those are folders, hidden files and names without a dot; they do not end a sample. Links and
-    special files count as members of a sample, so that the caller notices them.
+    Folders, hidden files and names without a dot are outside of samples and do not end one.
+    Links and special files count as members of a sample, so that the caller notices them.
     """
     key, run = "", list[tuple[str, TarMember]]()
     for member in members:

@@ -1,1 +1,1 @@
-"""Checks a shard set as deeply as its files allow; see `verify.verify_shards`."""
+"""Verification of a shard set; see `verify.verify_shards`."""

@@ -1,4 +1,4 @@
-"""How many samples each class has, and what is missing of ImageNet-1k where a set is made of it."""
+"""Check of the number of samples in each class, also against ImageNet-1k."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ Int32 = npt.NDArray[np.int32]
 def check_balance(
     expected: ExpectedSet, label_by_split: Mapping[str, Int32], findings: Findings
 ) -> str:
-    """Find the classes that training would not see; returns the figures by split."""
+    """Find classes without samples and return the figures by split."""
     if expected.classes is None:
         return f"{NOT_CHECKED}: the manifest names no classes"
     figures = []
@@ -46,7 +46,7 @@ def _find_empty(expected: ExpectedSet, count_C: npt.NDArray[np.int64], findings:
 def _note_empty(
     split: str, classes: tuple[str, ...], count_C: npt.NDArray[np.int64], findings: Findings
 ) -> None:
-    """What is judged on such a split says nothing about these classes."""
+    """Note classes without samples: accuracy on the split says nothing about them."""
     empty = np.flatnonzero(count_C == 0)
     if len(empty):
         where = f"{len(empty):,} of {plural(len(classes), 'class')}"
@@ -57,7 +57,7 @@ def _note_empty(
 def _compare_with_imagenet(
     split: str, classes: tuple[str, ...], count_C: npt.NDArray[np.int64], findings: Findings
 ) -> None:
-    """Note how many images of these classes the complete ImageNet-1k has more or less."""
+    """Note classes whose number of images differs from ImageNet-1k."""
     known = imagenet_classes()
     if split not in (_TRAIN, _VAL) or not set(classes) <= known.keys():
         return

@@ -1,4 +1,4 @@
-"""Finds what occurs more than once in a set: keys, originals, images.
+"""Check for repeated keys, original files and images.
 
 Legend: N samples, of one split or of all splits one after the other; G samples with one digest.
 """
@@ -20,7 +20,7 @@ Describe = Callable[[int], str]
 
 
 def check_repeated(digest_N2: Digests, what: str, describe: Describe, into: Listed) -> None:
-    """Add each sample of a split that has the digest of an earlier one; `what` do they share?"""
+    """Add each sample of a split with the digest of an earlier one; `what` names the digest."""
     for group in _groups(digest_N2):
         for i in group[1:]:
             _add(into, f"the same {what} twice in a split", describe, i, group[0])
@@ -34,7 +34,7 @@ def note_same_images(
     describe: Describe,
     findings: Findings,
 ) -> str:
-    """Note images of the same bytes: in one split, in two, with two labels. Returns the counts.
+    """Note images of the same bytes in one split, in two, or with two labels; return the counts.
 
     More than a few in two splits are a leak, which is wrong: accuracy on val would mean little.
     """
@@ -71,7 +71,7 @@ def _add(into: Listed, kind: str, describe: Describe, i: int, other: int) -> Non
 
 
 def _groups(digest_N2: Digests) -> Iterator[Int64]:
-    """The positions [G] of each digest that occurs more than once, in order; zeros are none."""
+    """Return the positions [G] of each repeated digest, in order; zeros are no digest."""
     place_M = np.flatnonzero(digest_N2.any(axis=1))
     digest_M2 = digest_N2[place_M]
     # A stable sort: the places of equal digests stay in order.

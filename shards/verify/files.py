@@ -1,4 +1,4 @@
-"""Holds the names and sizes of a set's files against its manifest."""
+"""Check of the names and sizes of a set's files against its manifest."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _SHARD_SUFFIXES = ("tar", "idx")
 def check_files(
     storage: Storage, expected: ExpectedSet, sizes_bytes: Mapping[str, int], findings: Findings
 ) -> None:
-    """Find what is missing, of another size, or not in the manifest."""
+    """Find files that are missing, have another size, or are not in the manifest."""
     named = {MANIFEST_NAME, QUARANTINE_NAME}
     for shard in expected.shards:
         for suffix in _SHARD_SUFFIXES:
@@ -38,7 +38,7 @@ def check_files(
 def _judge_other(name: str, expected: ExpectedSet, findings: Findings) -> None:
     is_shard = name.endswith(tuple(f".{suffix}" for suffix in _SHARD_SUFFIXES))
     if name == UNFINISHED_NAME:
-        what = "the job that wrote the set was ended in its last moment; the set is whole"
+        what = "the job was stopped after it wrote the manifest; the set is complete"
         findings.note(FILES, "another file", name, what)
     elif is_shard and not expected.is_adopted:
         what = "it is not in the manifest, but readers that go by names take it"

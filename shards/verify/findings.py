@@ -1,4 +1,4 @@
-"""What the checks of a shard set find: each problem with its place, in any number.
+"""Findings of the checks of a shard set: each problem with its place.
 
 A set can be wrong a million times over. All are counted, the first of each kind are kept.
 """
@@ -24,14 +24,14 @@ NOT_CHECKED: Final = "not checked"
 
 
 class Kind(NamedTuple):
-    """The check that finds it, and what it is in a few words."""
+    """Kind of a finding: the check that finds it, and a few words."""
 
     check: str
     name: str
 
 
 class Finding(NamedTuple):
-    """One thing found: where (a file, a key, a class), and what is the matter there."""
+    """One finding: the place (a file, a key, a class) and a description."""
 
     kind: Kind
     where: str
@@ -51,7 +51,7 @@ class Listed:
         self._keep(Finding(finding.kind, where, what))
 
     def add_lazily(self, kind: Kind, finding: Callable[[], Finding]) -> None:
-        """Like add; makes the finding only if it is to be kept."""
+        """Add a finding, but make it only if it is kept."""
         if self.counts[kind] < LISTED_OF_A_KIND:
             self.add(finding())
         else:
@@ -75,7 +75,7 @@ class Listed:
 
 
 class Findings:
-    """Problems, and notes on what is unusual but may be meant. Pickles: it comes from workers."""
+    """Problems, and notes on unusual but permitted facts. Pickles: workers return it."""
 
     def __init__(self) -> None:
         self.problems = Listed()
@@ -88,13 +88,13 @@ class Findings:
         self.notes.add(Finding(Kind(check, kind), where, what))
 
     def take(self, other: "Findings") -> None:
-        """Add all that the other has, after one's own."""
+        """Append all findings of the other."""
         self.problems.take(other.problems)
         self.notes.take(other.notes)
 
 
 def _printable(text: str) -> str:
-    """In one line, with escapes for what a terminal cannot show: damaged names are any bytes."""
+    """Return the text in one line, with escapes for characters that a terminal cannot show."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""The rows of an index, to be ticked off as the members that they name are met in the tar."""
+"""The rows of an index, each marked when its member is found in the tar."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ _NAME = 3
 
 
 def is_laid_out(text: bytes, components: Sequence[str]) -> bool:
-    """Whether an index that IndexRows takes is a line a sample, with single blanks.
+    """Return True if a valid index has one line a sample, with single blanks.
 
     Words are found without that, but the key of a sample by its line.
     """
@@ -23,7 +23,7 @@ def is_laid_out(text: bytes, components: Sequence[str]) -> bool:
 
 
 class Entry(NamedTuple):
-    """What the index says of one component of one sample."""
+    """The index entry of one component of one sample."""
 
     row: int
     component: str
@@ -32,12 +32,12 @@ class Entry(NamedTuple):
 
 
 class IndexRows:
-    """A parsed index. Raises ValueError, saying what is wrong, for a text that is none."""
+    """A parsed index. A text that is no index raises ValueError with the reason."""
 
     def __init__(
         self, text: bytes, samples: int | None, tar_bytes: int, components: Sequence[str]
     ) -> None:
-        """`samples`: how many it must have; None takes its own word for it."""
+        """Parse the text. `samples` is the required number; None accepts the number in the text."""
         words = text.split()
         if samples is None:
             said = words[1] if len(words) > 1 else b""
@@ -56,7 +56,7 @@ class IndexRows:
         self.samples = samples
 
     def meet(self, offset: int) -> Entry | None:
-        """The entry of the member whose data is at that offset, which is then ticked off."""
+        """Mark the entry of the member whose data begins at that offset, and return it."""
         n = self._entry_at.get(offset)
         if n is None:
             return None
@@ -64,7 +64,7 @@ class IndexRows:
         return self._entry(n)
 
     def extents(self, row: int) -> Mapping[str, Extent]:
-        """Where the components of a sample lie."""
+        """Return the places of a sample's components."""
         width = len(self._components)
         return {
             entry.component: entry.extent
@@ -75,7 +75,7 @@ class IndexRows:
         return self._names[row * len(self._components)].rpartition(".")[0]
 
     def not_met(self) -> Iterator[Entry]:
-        """The entries that no member was met for, in order."""
+        """Return the entries without a member, in order."""
         return (self._entry(n) for n, is_met in enumerate(self._is_met) if not is_met)
 
     def _entry(self, n: int) -> Entry:

@@ -1,4 +1,4 @@
-"""Do the keys of a split count up, and does none lack that should be there?
+"""Check that the keys of a split count up and that no key is missing.
 
 accelssl numbers the images of a split from 0 in the order of the set, and skips the number of an
 image that did not decode.
@@ -57,7 +57,7 @@ def check_key_numbers(
 
 
 def _numbers(content: Content) -> Int64:
-    """The keys [N] as numbers."""
+    """Return the keys [N] as numbers."""
     keys = content.keys.split(b"\n") if len(content.label_N) else []
     is_number = (key.isdigit() and len(key) <= _MOST_DIGITS for key in keys)
     return np.array(

@@ -1,4 +1,4 @@
-"""What is wrong with the text of a manifest, and with what it counts."""
+"""Faults in the text of a manifest and in its counts."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _LONGEST_SHOWN = 200
 
 
 def check_manifest(storage: Storage, manifest: Manifest, digest: str, findings: Findings) -> None:
-    """Find what readers pass over in a manifest that they take; `digest` is that of its file."""
+    """Find faults in a manifest that readers accept; `digest` is the sha256 of the file."""
     path = storage.path_of(MANIFEST_NAME)
     for name, split in manifest.splits.items():
         transcoded = sum(split.transcoded.values())
@@ -29,7 +29,7 @@ def check_manifest(storage: Storage, manifest: Manifest, digest: str, findings: 
 
 
 def fault_of(storage: Storage) -> str:
-    """What is the matter with a manifest that readers do not take."""
+    """Name the fault of a manifest that readers refuse."""
     try:
         storage.read(MANIFEST_NAME)
     except OSError:
@@ -43,7 +43,7 @@ def fault_of(storage: Storage) -> str:
 
 
 def document_of(storage: Storage) -> dict[str, Any]:
-    """What the file holds; nothing if that is no JSON object."""
+    """Return the file's JSON object, or an empty one."""
     try:
         document = json.loads(storage.read(MANIFEST_NAME))
     except (OSError, ValueError, RecursionError):
@@ -52,7 +52,7 @@ def document_of(storage: Storage) -> dict[str, Any]:
 
 
 def _differences(there: object, written: object, at: str) -> Iterator[str]:
-    """Where a document differs from the one that accelssl writes, such as "a.b is 2.0, not 2"."""
+    """Yield differences from the document that accelssl writes, such as "a.b is 2.0, not 2"."""
     if isinstance(there, dict) and isinstance(written, dict):
         for key, value in there.items():
             inner = f"{at}.{key}" if at else key

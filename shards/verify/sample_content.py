@@ -1,4 +1,4 @@
-"""Judges what a shard's samples hold: labels, JSON and images."""
+"""Checks of the content of a shard's samples: labels, JSON and images."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ Digests = npt.NDArray[np.uint64]
 
 
 class Content(NamedTuple):
-    """What is remembered of N samples, 54 bytes and the key for each.
+    """Facts about N samples, 54 bytes and the key for each.
 
     `label_N` is NO_LABEL where there is none in range. The digests are [N, 2]; that of a name, of
     class and original name, and that of an image, of its bytes, are zeros where there is none.
@@ -42,7 +42,7 @@ class Content(NamedTuple):
 
 
 class ContentReader:
-    """Takes in the samples of one shard, one at a time, and keeps what `content` returns."""
+    """Reader of the samples of one shard, which collects the facts that `content` returns."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ContentReader:
         self._decoded = 0
 
     def take(self, sample: FoundSample, is_to_decode: bool) -> None:
-        """Judge a sample; its image is decoded, or else only seen to begin as a JPEG."""
+        """Check a sample. Decode its image, or only check that it begins as a JPEG."""
         where = f"{self._tar}: key {sample.key}"
         extents = sample.extents
         label = self._label(where, extents)
@@ -108,7 +108,7 @@ class ContentReader:
         return label
 
     def _check_json(self, where: str, extents: Mapping[str, Extent], label: int) -> bytes | None:
-        """Class and original name in one, if the JSON tells them."""
+        """Check the JSON; return class and original name in one if the JSON has both."""
         if "json" not in extents:
             return None
         text = self._read(extents["json"], _LONGEST_JSON_BYTES)

@@ -1,4 +1,4 @@
-"""Checks one shard in one pass over its tar: checksums, layout, labels, images.
+"""Check of one shard in one pass over its tar: checksums, layout, labels, images.
 
 A shard's outcome depends on its files and its task alone: any number of processes can check shards
 side by side.
@@ -40,25 +40,25 @@ class ShardTask:
 
     @property
     def size_bytes(self) -> int:
-        """What there is to read."""
+        """Number of bytes to read."""
         return (self.tar_bytes or 0) + (self.idx_bytes or 0)
 
 
 @dataclass(frozen=True)
 class CheckedShard:
-    """What was found in a shard. `content` is None if there was no tar to read."""
+    """Findings and content of a shard. `content` is None without a tar."""
 
     shard: ExpectedShard
     findings: Findings
     content: Content | None
     hashed: int
-    """How many of its two files have a sha256 that could be compared."""
+    """Number of the shard's two files whose sha256 was compared."""
 
 
 def check_shard(task: ShardTask, on_bytes: Callable[[int], None]) -> CheckedShard:
     """Check a shard; `on_bytes` gets the number of bytes read since it was last called.
 
-    Holds one image and at most 28 MiB of the tar in memory. What cannot be read is a problem.
+    Holds one image and at most 28 MiB of the tar in memory. An unreadable file is a problem.
     """
     storage = open_storage(task.location)
     findings = Findings()
@@ -89,7 +89,7 @@ def check_shard(task: ShardTask, on_bytes: Callable[[int], None]) -> CheckedShar
 def _read_index(
     task: ShardTask, storage: Storage, findings: Findings
 ) -> tuple[IndexRows | None, int]:
-    """The index, if it is usable, and 1 if its sha256 was compared, else 0."""
+    """Return the index, or None if it is unusable, and 1 if its sha256 was compared, else 0."""
     idx = f"{task.shard.name}.idx"
     if task.idx_bytes is None:
         return None, 0

@@ -1,4 +1,4 @@
-"""Walks a shard's tar beside its index: where they disagree, and where each sample lies."""
+"""Comparison of a shard's tar with its index, and the place of each sample."""
 
 import re
 import tarfile
@@ -21,7 +21,7 @@ _COMPONENT_OF = {"jpg": "jpg", "jpeg": "jpg", "cls": "cls", "json": "json"}
 
 
 class FoundSample(NamedTuple):
-    """A sample's key, and where those of its components lie that were found."""
+    """A sample's key, and the places of the components that were found."""
 
     key: str
     extents: Mapping[str, Extent]
@@ -47,7 +47,7 @@ class ShardLayout:
         self._end_of_last = 0
 
     def samples(self, is_adopted: bool) -> Iterator[FoundSample]:
-        """All samples in the order of the tar; every disagreement becomes a problem.
+        """Yield all samples in the order of the tar; add every disagreement as a problem.
 
         Samples behind a damaged header are those that the index names. Raises OSError.
         """
@@ -98,7 +98,7 @@ class ShardLayout:
             self._wrong("the index disagrees with the tar", where, what)
 
     def _adopted_samples(self) -> Iterator[FoundSample]:
-        """Names and order are free; what the index names must be data of members."""
+        """Yield samples whose names and order are free: index entries must be data of members."""
         if self._rows is None:
             yield from self._samples_by_name()
             return
@@ -140,7 +140,7 @@ class ShardLayout:
             self._wrong("the index disagrees with the tar", where, what)
 
     def _rest(self, is_damaged: bool) -> Iterator[FoundSample]:
-        """What only the index names: problems, but for what lies behind a damaged header."""
+        """Handle entries without a member: samples behind a damaged header, else problems."""
         if self._rows is None:
             return
         for row, of_row in groupby(self._rows.not_met(), lambda entry: entry.row):
@@ -164,7 +164,7 @@ class ShardLayout:
             raise DamagedTar("it has a damaged header: thousands announce one name") from None
 
     def _plainly_headed(self, member: TarMember) -> TarMember:
-        """Find what tarfile reads but a plain ustar archive does not have."""
+        """Find deviations from plain ustar that tarfile accepts."""
         where = f"{self._tar}: {member.path}"
         header = member.offset - tarfile.BLOCKSIZE
         if header != self._end_of_last:

@@ -1,4 +1,4 @@
-"""A file of a storage as a Python file that reads ahead: for walks through whole tars."""
+"""A file of a storage as a Python file that reads ahead, for reading whole tars."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ _MOST_PIECES_AHEAD = 4
 
 
 class StorageFile(Seekable):
-    """Reads in any order; fast from front to end, with steps back of up to a piece.
+    """A file to read in any order: fast from front to end, with steps back of up to a piece.
 
     Holds at most seven pieces of 4 MiB. Reading raises the storage's OSError.
     """

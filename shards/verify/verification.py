@@ -1,4 +1,4 @@
-"""The report on a shard set: a line for each check, then what was found."""
+"""The report on a shard set: a line for each check, then the findings."""
 
 import json
 from collections import Counter
@@ -55,7 +55,7 @@ class Verification:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """All of it as one line of JSON."""
+        """Return the report as one line of JSON."""
         return json.dumps(
             {
                 "location": self.location,
@@ -68,7 +68,7 @@ class Verification:
 
 
 def verification(location: str, findings: Findings, figures: Mapping[str, str]) -> Verification:
-    """The report of what was found, with a figure for each of the CHECKS."""
+    """Return the report of the findings, with a figure for each of the CHECKS."""
     wrong = {kind.check for kind in findings.problems.counts}
     noted = {kind.check for kind in findings.notes.counts}
 

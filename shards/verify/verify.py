@@ -1,4 +1,4 @@
-"""Is a shard set what its manifest says, and fit to train on? Checks it from top to bottom.
+"""Verification of a shard set: it agrees with its manifest and is fit for training.
 
 Nothing stops at the first fault: whatever the files still allow to check is checked.
 """
@@ -75,13 +75,13 @@ def verify_shards(
 def _tasks(
     location: Location, expected: ExpectedSet, sizes_bytes: Mapping[str, int], sample: int | None
 ) -> Iterator[ShardTask]:
-    """One for each shard. A sample of None is all images."""
+    """Yield a task for each shard. A sample of None is all images."""
     before = 0
     for shard in expected.shards:
         if sample is None:
             to_decode = None
         elif shard.samples is None:
-            # Where in the set it is cannot be told: its share, from its beginning.
+            # The shard's place in the set is unknown: take its share from its beginning.
             to_decode = frozenset(range(-(-sample // len(expected.shards))))
         else:
             to_decode = _spread(sample, expected.samples, before, shard.samples)
@@ -100,9 +100,9 @@ def _tasks(
 
 
 def _spread(sample: int, samples: int, before: int, here: int) -> frozenset[int]:
-    """Of `sample` positions evenly spread over `samples`, those among the `here` after `before`.
+    """Return the positions in a shard of `sample` positions spread evenly over `samples`.
 
-    They count from there.
+    The shard has `here` samples, after `before` samples of other shards.
     """
     sample = min(sample, samples)
     # Position k of them is k * samples // sample.
@@ -123,10 +123,10 @@ def _check_all(
         checked = list(run_jobs(check_shard, tasks, workers, on_progress))
     except BrokenProcessPool:
         raise UserError(
-            "A worker process was killed while it checked a shard, perhaps for want of memory.",
+            "A worker process was killed while it checked a shard, perhaps because memory ran out.",
             "Run it again with fewer workers.",
         ) from None
-    # What could not be read is dealt with all the same.
+    # Bytes that could not be read count as done.
     on_progress(total_bytes)
     return checked
 

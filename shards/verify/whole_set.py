@@ -1,4 +1,4 @@
-"""Checks what concerns more than one shard: classes, duplicates, order.
+"""Checks across shards: classes, duplicates, order.
 
 Legend: N samples of a split or of the set, P shards.
 """
@@ -41,7 +41,7 @@ BySplit = Mapping[str, Sequence[ReadShard]]
 def check_whole(
     expected: ExpectedSet, shards: Sequence[ReadShard], findings: Findings
 ) -> dict[str, str]:
-    """Check all samples that could be read, in the order of the set; returns figures by check."""
+    """Check all samples that could be read, in the order of the set; return figures by check."""
     by_split = {split: [s for s in shards if s.split == split] for split in expected.splits}
     label_by_split = {
         split: np.concatenate([shard.content.label_N for shard in of_split])
@@ -95,7 +95,7 @@ def _check_order(expected: ExpectedSet, by_split: BySplit, findings: Findings) -
             continue
         places = _Places(shards)
         label_N = np.concatenate([shard.content.label_N for shard in shards])
-        # Whatever is missing from a fair shuffle, the rest of it is one too.
+        # A random shuffle stays one when samples are missing.
         labelled = np.flatnonzero(label_N != NO_LABEL)
         if not len(labelled):
             continue
@@ -118,7 +118,7 @@ def _check_order(expected: ExpectedSet, by_split: BySplit, findings: Findings) -
 
 
 class _Places:
-    """Names samples by their position in a sequence of shards."""
+    """Names of samples by their position in a sequence of shards."""
 
     def __init__(self, shards: Sequence[ReadShard]) -> None:
         self._shards = shards
@@ -128,7 +128,7 @@ class _Places:
         self._keys = lru_cache(_SPLIT_KEYS_HELD)(lambda n: shards[n].content.keys.split(b"\n"))
 
     def describe(self, i: int) -> str:
-        """As in "train-000003.tar: key 00001234"."""
+        """Name a sample, as in "train-000003.tar: key 00001234"."""
         # The last shard that begins there or before: others that do are empty.
         number = int(np.searchsorted(self.first_P, i, side="right")) - 1
         key = self._keys(number)[i - int(self.first_P[number])].decode()

@@ -1,4 +1,4 @@
-"""A small labelled set of real photographs, for a first run on any machine without a download.
+"""A small labelled set of real photographs, for a first run without a download.
 
 The photographs come inside the packages scikit-image and scikit-learn. Each is a class, and the
 pictures of the class are random tiles of it. A photograph is cut into five upright strips: training
@@ -46,7 +46,7 @@ class _Photograph:
 
 
 def strips(split: str, width: int) -> list[tuple[int, int]]:
-    """The columns a split's tiles come from, in a photograph of this width: (left, right)."""
+    """Return the columns of a split's tiles in a photograph of this width: (left, right)."""
     borders = [round(width * i / _STRIP_COUNT) for i in range(_STRIP_COUNT + 1)]
     return [(borders[i], borders[i + 1]) for i in _STRIPS[split]]
 
@@ -91,7 +91,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class DemoPictures:
-    """What `write_demo_pictures` wrote: an image folder, and where each picture comes from."""
+    """The result of `write_demo_pictures`: an image folder, and the source of each picture."""
 
     root: Path
     classes: tuple[str, ...]
@@ -165,7 +165,7 @@ def _random_tiles(
 
 
 def _folder(package: tuple[str, str]) -> Path:
-    """Where a package keeps its photographs; found without importing it, which takes seconds."""
+    """Find the photographs of a package without importing it, which takes seconds."""
     name, inside = package
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:

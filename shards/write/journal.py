@@ -1,4 +1,4 @@
-"""unfinished.json: what a sharding job has done so far, so that the next call goes on from there.
+"""unfinished.json: the finished shards of a job, so that the next call continues from there.
 
 Shards are published in the order of their plans, so the journal is always about the first ones.
 """
@@ -38,7 +38,7 @@ class Journal:
 
 
 def read_journal(storage: Storage) -> Journal:
-    """The journal of the job that a storage was left by. Raises UserError if it is none of ours."""
+    """Read the journal of an interrupted job. Raise UserError if it is not a sharding job's."""
     try:
         document = json.loads(storage.read(UNFINISHED_NAME))
         return Journal(dict(document["options"]), [_record(r) for r in document["records"]])
@@ -62,7 +62,7 @@ def _record(document: dict[str, object]) -> Record:
 
 
 def fingerprint(plan: ShardPlan) -> str:
-    """A hash of what a shard is to hold: its place in the set, and its images by label and name."""
+    """Hash the plan of a shard: its place in the set, and its images by label and name."""
     images = [(image.label, image.wnid, image.name) for image in plan.images]
     # Names may hold bytes that are no text; JSON writes them as escapes.
     text = json.dumps([plan.split, plan.first_key, images])

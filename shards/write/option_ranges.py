@@ -1,4 +1,4 @@
-"""What the numbers given to a sharding job may be, in the words of whoever gave them."""
+"""Valid ranges of the numbers given to a sharding job."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,18 @@ from accelssl.errors import UserError
 LEAST_SHORT_SIDE = 16
 
 Spelling = Callable[[str], str]
-"""How a parameter is called where its value comes from: `max_side`, or `--max-side`."""
+"""Maps a parameter to its name for the user: `max_side`, or `--max-side`."""
 
 
 def refuse_out_of_range(spelled: Spelling, **numbers: tuple[int | None, int]) -> None:
-    """UserError for the first of the (value, least) whose value is less; None is any."""
+    """Raise UserError for the first (value, least) with value < least; None is always valid."""
     for name, (value, least) in numbers.items():
         if value is not None and value < least:
             raise UserError(f"{spelled(name)} is {value}.", f"Use {least} or more.")
 
 
 def refuse_unusable_sides(spelled: Spelling, max_side: int | None, short_side: int | None) -> None:
-    """UserError for limits on the sides of pictures that are too small or contradict each other."""
+    """Raise UserError for limits on sides that are too small or contradict each other."""
     refuse_out_of_range(spelled, max_side=(max_side, 1), short_side=(short_side, LEAST_SHORT_SIDE))
     if max_side is not None and short_side is not None and short_side > max_side:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The place of a shard set while it is being written: a folder, or a prefix of an object store.
+"""The place of a shard set during writing: a folder, or a prefix of an object store.
 
 From the first moment to the last it holds unfinished.json, the journal of what is done, and until
 the last moment no manifest, so that nobody can open half a set. Every file appears in full or not
@@ -30,7 +30,7 @@ _ONE_LINE = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 
 
 class SetFolder:
-    """Writes what makes up a set, in an order that is safe to interrupt.
+    """Writer of a set's files, in an order that is safe to interrupt.
 
     Made by `set_folder`. Raises UserError when the place holds a finished set or files of others.
     Its methods raise OSError when it cannot be written.
@@ -45,7 +45,7 @@ class SetFolder:
         self._refuse_what_is_not_ours(self._found)
 
     def done_before(self, options: Options, spelled: Spelling = str) -> list[Record]:
-        """What an earlier call of the same job has done. Changes nothing in the place.
+        """Return the records of an earlier call of the same job, without changing the place.
 
         Raises UserError where that call had other options; `spelled` gives their names in it.
         """
@@ -56,7 +56,7 @@ class SetFolder:
         return self._journal.records
 
     def begin(self) -> None:
-        """Mark the place as unfinished, and clear away what an earlier call left half done."""
+        """Mark the place as unfinished, and delete the incomplete files of an earlier call."""
         self._write_journal()
         # The manifest first: killed after it was written, the job is still to be ended in order.
         self.storage.delete(MANIFEST_NAME)
@@ -67,7 +67,7 @@ class SetFolder:
                 self.storage.delete(name)
 
     def stem(self, split: str, number: int) -> Path:
-        """Where a worker is to write the files of a plan, without their suffix."""
+        """Return the path for the files of a plan, without suffix."""
         return self._scratch / f"{split}-{number:06d}"
 
     def publish(self, shard: WrittenShard, number: int) -> Record:
@@ -101,7 +101,7 @@ class SetFolder:
         return record
 
     def write_quarantine(self, quarantined: Mapping[str, Sequence[Quarantined]]) -> str:
-        """List the images, by split, that could not be written; returns where."""
+        """Write the list of quarantined images by split, and return its path."""
         rows = [("split", "class", "name", "reason")]
         for split, images in quarantined.items():
             rows += [(split, image.wnid, image.name, image.reason) for image in images]
@@ -111,7 +111,7 @@ class SetFolder:
         return self.storage.path_of(QUARANTINE_NAME)
 
     def finish(self, manifest: Manifest) -> None:
-        """Make it a set, now that everything else is safely in place."""
+        """Write the manifest last: the folder becomes a set."""
         self.storage.write(MANIFEST_NAME, manifest.to_bytes())
         self.storage.delete(UNFINISHED_NAME)
 
@@ -151,7 +151,7 @@ class SetFolder:
             )
 
     def _still_there(self, records: Sequence[Record]) -> list[Record]:
-        """The records up to the first whose files are not as they were."""
+        """Return the records before the first one with missing or changed files."""
         sizes = self.storage.sizes_bytes() if records else {}
         there: list[Record] = []
         for record in records:
@@ -167,7 +167,7 @@ class SetFolder:
 
 @contextmanager
 def set_folder(location: Location) -> Iterator[SetFolder]:
-    """The place at a location, made if need be, and held by this process alone.
+    """Open the place at a location, made if needed, for this process alone.
 
     Raises UserError as SetFolder does, when another process writes a set there (in a local folder;
     an object store has no locks), and when it is a file.
@@ -194,7 +194,7 @@ def set_folder(location: Location) -> Iterator[SetFolder]:
 
 
 def _make(folder: Path) -> bool:
-    """Whether this very call made it."""
+    """Make the folder; return True if it was not there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir()

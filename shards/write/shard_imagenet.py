@@ -1,4 +1,4 @@
-"""A source of labelled images -> a verified shard set.
+"""Writing a verified shard set from a source of labelled images.
 
 Every image is decoded in full before it is written; what does not decode is named in
 quarantine.tsv, and the job goes on. The order is shuffled over the whole split, so that any
@@ -67,7 +67,7 @@ def shard_images(
     asks for more than one needs `if __name__ == "__main__":`). `progress(done, total)` counts
     images. `spelled` gives the names of parameters and of the manifest's options in messages.
 
-    What an interrupted call of the same job left in `out` is continued. Raises UserError when the
+    Continues an interrupted call of the same job from the files in `out`. Raises UserError when the
     source is missing, unreadable, empty, laid out otherwise or not the one of the interrupted call,
     when `out` is a set already, holds other files or a job with other options, cannot be written or
     is full, and when nothing of a split decodes.
@@ -123,10 +123,10 @@ class _Outcome:
     transcoded: Counter[str] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
     images_of_class: Counter[str] = field(default_factory=Counter)
-    """How many images the source has of each class."""
+    """Number of the source's images of each class."""
 
     def lost_classes(self) -> list[str]:
-        """The classes none of whose images decodes."""
+        """Return the classes without any image that decodes."""
         lost = Counter(image.wnid for image in self.quarantined)
         return sorted(name for name, n in lost.items() if n == self.images_of_class[name])
 
@@ -162,7 +162,7 @@ class _Job:
     def run(
         self, workers: int, progress: Callable[[int, int], None] | None, spelled: Spelling
     ) -> tuple[str, str]:
-        """Write the set; returns where its quarantine list is, and its digest."""
+        """Write the set; return the path of its quarantine list and its digest."""
         options = self._options()
         written_by = {"accelssl": version("accelssl"), "pillow": version("pillow")}
         plans = self._plans()
@@ -197,7 +197,7 @@ class _Job:
         return quarantine, manifest.digest
 
     def notes(self) -> list[str]:
-        """What of the outcome needs a look."""
+        """Return notes on the outcome for the user."""
         lost = {split: outcome.lost_classes() for split, outcome in self.outcome.items()}
         return [
             f"No image of {split} is left of {plural(len(names), 'class')}: {', '.join(names[:5])}"
@@ -223,7 +223,7 @@ class _Job:
         for record, plan in zip(records, islice(plans, len(records)), strict=True):
             if record.plan != fingerprint(plan):
                 raise UserError(
-                    f"The source is not the one that {self._folder.location} was begun with: "
+                    f"The source has changed since {self._folder.location} was begun: "
                     "images were added, removed or renamed.",
                     "Choose another folder, or remove this one.",
                 )

@@ -1,4 +1,4 @@
-"""Writes one shard: a tar of checked images and the index of it.
+"""Writing one shard: a tar of checked images and its index.
 
 A shard depends on its plan alone, so any number of processes can write shards side by side and the
 bytes come out the same. Files are written under a name ending in .part; giving them their final
@@ -29,7 +29,7 @@ _MOST_BYTES_OF_A_PICTURE = 1 << 30
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What a shard is to hold. Keys count up from `first_key`, one for each image of the plan."""
+    """The planned content of a shard. Keys count up from `first_key`, one for each image."""
 
     split: str
     stem: Path
@@ -53,7 +53,7 @@ class Quarantined:
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """What became of a plan. `transcoded` counts written samples by the reason for transcoding."""
+    """A written shard. `transcoded` counts written samples by the reason for transcoding."""
 
     plan: ShardPlan
     samples: int
@@ -115,21 +115,21 @@ def _checked(image: SourceImage, plan: ShardPlan) -> CheckedImage | Quarantined:
     except OSError as error:
         if not _is_the_files_own(error):
             raise UserError(
-                f"The source cannot be read any more: {error.filename}: {error.strerror}.",
-                "Bring it back and run the same command again: it goes on from what is done.",
+                f"The source became unreadable: {error.filename}: {error.strerror}.",
+                "Make it readable and run the same command: it continues from the finished shards.",
             ) from error
         return Quarantined(image.wnid, image.name, f"cannot be read: {error.strerror}")
     except MemoryError:
         if _memory_is_short():
             raise UserError(
                 f"There is not enough memory to decode {image.wnid}/{image.name}.",
-                "Run it again with fewer workers: it goes on from what is done.",
+                "Run the same command with fewer workers: it continues from the finished shards.",
             ) from None
         return Quarantined(image.wnid, image.name, "asks for more memory than any picture")
 
 
 def _is_the_files_own(error: OSError) -> bool:
-    """Whether this file never could be read, rather than a disk or network that has gone."""
+    """Return True if only this file is unreadable, and not its disk or network."""
     if error.errno == errno.ENOENT:
         # Listed a moment ago: only a link to nothing is listed without being there.
         return error.filename is not None and Path(error.filename).is_symlink()
@@ -152,7 +152,7 @@ def _add_sample(tar: "_TarWriter", key: str, image: SourceImage, jpeg: bytes) ->
 
 
 class _TarWriter:
-    """Appends files to a ustar archive, noting where their data goes.
+    """A ustar archive to which files are appended.
 
     Time, owner and mode are constants: the archive's bytes depend on the files' bytes alone.
     """
@@ -172,7 +172,7 @@ class _TarWriter:
         return extent
 
     def finish(self) -> None:
-        """Two empty blocks, filled up to a whole record as tar programs do."""
+        """Write two empty blocks, filled up to a whole record as tar programs do."""
         self._write(bytes(2 * tarfile.BLOCKSIZE))
         self._write(bytes(-self.size_bytes % tarfile.RECORDSIZE))
 

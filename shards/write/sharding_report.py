@@ -1,4 +1,4 @@
-"""What a sharding job tells about its outcome."""
+"""Report of a sharding job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from accelssl.text import plural, printable
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What became of a split's images.
+    """Counts of a split's images.
 
     `transcoded` counts the written ones that are not the source's bytes, by reason.
     """
@@ -30,11 +30,11 @@ class SplitReport:
 
     @property
     def shrunk(self) -> int:
-        """How many of the transcoded images were made smaller."""
+        """Number of the transcoded images that were made smaller."""
         return sum(n for why, n in self.transcoded.items() if is_made_smaller(why))
 
     def changes(self) -> list[str]:
-        """What was done to written images, a line for each reason."""
+        """Describe the changes to written images, a line for each reason."""
         return [
             f"{n} {'shrunk' if is_made_smaller(why) else 'transcoded'}: {why}"
             for why, n in sorted(self.transcoded.items())
@@ -46,8 +46,8 @@ class ShardingReport:
     """The outcome of a sharding job.
 
     `ignored` counts the entries of the source that are no images; `ignored_examples` has the paths,
-    relative to the source, of the first ones. `quarantine` is where the list of what did not decode
-    is. `taken_over` counts the images that an earlier, interrupted call had dealt with.
+    relative to the source, of the first ones. `quarantine` is the path of the list of images that
+    did not decode. `taken_over` counts the images that an earlier, interrupted call had finished.
     """
 
     out: str
@@ -63,7 +63,7 @@ class ShardingReport:
 
     @property
     def images(self) -> int:
-        """How many images were judged, by this call or an earlier one that it continued."""
+        """Number of images checked, by this call or an earlier one that it continued."""
         return sum(split.written + split.quarantined for split in self.splits.values())
 
     @property

@@ -1,8 +1,8 @@
-"""Runs jobs in several processes at once, and hands back what they return in the jobs' order.
+"""Running jobs in several processes, with results in the order of the jobs.
 
 Processes rather than threads: work that holds the interpreter's lock for part of the time would cap
-a many-core machine at a few cores. What the processes share has no locks, because a process that is
-killed while it holds one would stop all others for ever.
+a many-core machine at a few cores. The memory that processes share has no locks: a process that
+is killed while it holds a lock would stop all others for ever.
 """
 
 import multiprocessing
@@ -25,12 +25,12 @@ OnStep = Callable[[int], None]
 
 
 def usable_cores() -> int:
-    """The number of cores this process may use, where the system can tell (not on macOS)."""
+    """Return the number of cores this process may use (on macOS, the number of all cores)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Stopped(Exception):
-    """The whole work was given up while this process was at a job."""
+    """The work was stopped during a job of this process."""
 
 
 def run_jobs(
@@ -39,7 +39,7 @@ def run_jobs(
     workers: int,
     on_progress: Callable[[int], None],
 ) -> Iterator[Result]:
-    """`work(job, on_step)` for each job. Work, jobs and results must pickle.
+    """Yield `work(job, on_step)` for each job. Work, jobs and results must pickle.
 
     Takes jobs only a few ahead. Calls `on_progress`, in this process, with the steps of all jobs so
     far. One worker means this process itself. Raises what a job raises, and BrokenProcessPool when

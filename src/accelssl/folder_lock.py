@@ -1,4 +1,4 @@
-"""One process at a time: locks that the kernel drops with the process, however it dies."""
+"""Locks for one process at a time, which the kernel drops when the process ends."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from accelssl.errors import UserError
 
 
 def lock_or_refuse(descriptor: int, refusal: UserError) -> None:
-    """Lock an open file or folder until it is closed; raises the refusal if another has it."""
+    """Lock an open file or folder until it is closed. Raise the refusal if it is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -19,7 +19,7 @@ def lock_or_refuse(descriptor: int, refusal: UserError) -> None:
 
 @contextmanager
 def exclusive_folder(folder: Path, refusal: UserError) -> Iterator[None]:
-    """Hold a folder itself, which leaves no file in it. OSError when it cannot be opened."""
+    """Lock a folder itself, without a lock file. Raise OSError if it cannot be opened."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         lock_or_refuse(descriptor, refusal)

@@ -1,4 +1,4 @@
-"""Words of messages: numbers with their nouns, and names that can be shown."""
+"""Words of messages: numbers with their nouns, and printable names."""
 
 
 def plural(count: int, noun: str) -> str:
@@ -8,5 +8,5 @@ def plural(count: int, noun: str) -> str:
 
 
 def printable(line: str) -> str:
-    """Names of files may hold line ends, codes for terminals, or bytes that are no text."""
+    """Escape line ends, terminal codes and bytes that are no text, as names of files have."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

@@ -1,4 +1,4 @@
-"""The commands about shard sets: make one, check one, adopt one. Heavy imports wait."""
+"""The commands for shard sets: make, verify, adopt. Heavy imports are inside the commands."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ Workers = Annotated[int, typer.Option(help="Processes at work; 0: one for each c
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make them commands of the application."""
+    """Add the commands to the application."""
     example = "Example: accelssl "
     app.command("shard-imagenet", epilog=example + "shard-imagenet ~/imagenet shards")(
         shard_imagenet
@@ -83,7 +83,7 @@ def shard_imagenet(
     refuse_out_of_range(spelled, limit_per_class=(limit_per_class, 1), workers=(workers, 0))
     names = None if classes is None else _names(classes)
     selection = Selection(subset, names, limit_per_class)
-    with _told_how_to_go_on(), _bar("images") as show:
+    with _interrupt_explained(), _bar("images") as show:
         report = shard_images(
             lambda: open_source(
                 source,
@@ -163,7 +163,7 @@ def index_shards(
 
 
 def _spelled(command: str, name: str) -> str:
-    """What sets a parameter, or an option as a manifest names it; else the name itself."""
+    """Return the option for a parameter or for a name in a manifest; else the name itself."""
     if name.startswith(f"{_SAMPLES}_"):
         return f"{option_of(_SAMPLES, command)} of {name.removeprefix(f'{_SAMPLES}_')}"
     return option_of(name, command)
@@ -174,17 +174,17 @@ def _names(classes: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _told_how_to_go_on() -> Iterator[None]:
+def _interrupt_explained() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("Stopped; the same command goes on from what is done.", file=sys.stderr)
+        print("Stopped. Run the same command to continue.", file=sys.stderr)
         raise
 
 
 @contextmanager
 def _bar(unit: str) -> Iterator[Callable[[str, int, int | None], None]]:
-    """A progress bar on stderr with speed and time left; gives (what, done, total) to call.
+    """Show a progress bar on stderr; yield the function to call with (what, done, total).
 
     Where stderr is no terminal, a line now and then.
     """

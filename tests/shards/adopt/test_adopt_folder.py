@@ -73,7 +73,7 @@ def test_a_folder_without_tars_is_an_error_that_says_what_is_there(tmp_path: Pat
         index_shards(tmp_path)
     for name in ("a.tar.gz", "b.tgz"):
         (tmp_path / name).touch()
-    with pytest.raises(UserError, match=r"compressed tars alone: a\.tar\.gz, b\.tgz\. .*gunzip"):
+    with pytest.raises(UserError, match=r"only compressed tars: a\.tar\.gz, b\.tgz\. .*gunzip"):
         index_shards(tmp_path)
 
 

@@ -129,7 +129,7 @@ def test_an_image_that_is_a_link_in_a_tar_is_refused(
         (["ILSVRC2012_val_00000001.JPEG"], "no folder named train"),
         (
             ["train/a/0.jpg", "train/stray.jpg"],
-            r"train has 1 images whose class nothing tells: str",
+            r"train has 1 images of an unknown class: str",
         ),
         (["train/0.jpg"], "train has no class folders, and it has 1 images .*: 0.jpg"),
         (["train/a/0.jpg", "val/9.jpg", "val/8.jpg"], r"2 images .*: 8\.jpg, 9\.jpg\."),

@@ -3,109 +3,22 @@
 import errno
 import ipaddress
 import socket
-import ssl
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 boto3 = pytest.importorskip("boto3")
 
-from accelssl.shards.storage import s3, s3_ranges  # noqa: E402
+from accelssl.shards.storage import s3  # noqa: E402
 from accelssl.shards.storage.storage import open_storage  # noqa: E402
+from tests.shards.storage.scripted_s3 import Reply, Serve, is_signed, refusal  # noqa: E402
 
 DATA = np.random.default_rng(0).bytes(100_000)
-
-
-class Reply(NamedTuple):
-    """An answer of a scripted store. Of its body only `sent` bytes go out, then the line is cut."""
-
-    status: int
-    body: bytes = b""
-    sent: int | None = None
-    region: str | None = None
-
-
-class Store:
-    """An S3 store that answers request n with the n-th reply, and then always with the last one."""
-
-    def __init__(
-        self, replies: list[Reply], port: int = 0, certificate: Path | None = None
-    ) -> None:
-        self.requests: list[str] = []
-        self.ranges: list[str | None] = []
-        self.checksums: list[str] = []
-        store, taking = self, threading.Lock()
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                with taking:
-                    reply = replies[min(len(store.requests), len(replies) - 1)]
-                    store.requests.append(f"{self.command} {self.path}")
-                    store.ranges.append(self.headers.get("Range"))
-                    store.checksums += [name for name in self.headers if "checksum" in name]
-                self.send_response(reply.status)
-                self.send_header("Content-Length", str(len(reply.body)))
-                self.send_header("ETag", '"0"')
-                if reply.region:
-                    self.send_header("x-amz-bucket-region", reply.region)
-                self.end_headers()
-                self.wfile.write(reply.body[: reply.sent])
-                self.close_connection = reply.sent is not None
-
-            do_GET = do_PUT = do_POST = do_DELETE = answer
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        class Server(ThreadingHTTPServer):
-            request_queue_size = 128
-
-        self._server = Server(("127.0.0.1", port), Handler)
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-            self.endpoint = self.endpoint.replace("http", "https")
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-Serve = Callable[..., Store]
-
-
-@pytest.fixture
-def serve(aws: Callable[[str], None]) -> Iterator[Serve]:
-    """Starts a scripted store and points boto3 at it."""
-    stores: list[Store] = []
-
-    def started(*replies: Reply, port: int = 0, certificate: Path | None = None) -> Store:
-        stores.append(Store(list(replies), port, certificate))
-        aws(stores[-1].endpoint)
-        return stores[-1]
-
-    yield started
-    for store in stores:
-        store.stop()
-
-
-def refusal(status: int, code: str, message: str = "Something is wrong.") -> Reply:
-    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
-    return Reply(status, body.encode())
 
 
 def test_a_missing_bucket_is_named(s3_endpoint: str, aws: Callable[[str], None]) -> None:
@@ -317,76 +230,6 @@ def test_answers_that_always_break_off_are_an_error(
         with pytest.raises(ConnectionError, match="broke off") as caught:
             open_storage("s3://bucket/set").read("x", 0, size_bytes)
         assert caught.value.filename == "s3://bucket/set/x"
-
-
-def is_signed(request: str) -> bool:
-    return "X-Amz-Signature=" in request
-
-
-def test_a_url_is_signed_once_for_many_ranges_of_an_object(serve: Serve) -> None:
-    store = serve(Reply(206, b"data"))
-    storage = open_storage("s3://bucket/set")
-    for name in ("x", "y", "x", "y", "x"):
-        assert storage.read(name, 7, 4) == b"data"
-    x, y, *others = store.requests
-    assert is_signed(x)
-    assert is_signed(y)
-    assert others == [x, y, x]
-    assert store.ranges == ["bytes=7-10"] * 5
-
-
-def test_a_url_that_has_expired_is_replaced(serve: Serve) -> None:
-    data = Reply(206, b"data")
-    store = serve(data, refusal(403, "ExpiredToken"), data, data)
-    storage = open_storage("s3://bucket/set")
-    assert [storage.read("x", 0, 4) for _ in range(3)] == [b"data"] * 3
-    assert [is_signed(request) for request in store.requests] == [True, True, False, True]
-
-
-def test_a_url_is_replaced_before_it_expires(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_ranges, "_KEPT_S", 0.9)
-    store = serve(Reply(206, b"data"))
-    storage = open_storage("s3://bucket/set")
-    for pause_s in (0, 1.1):  # signatures have whole seconds
-        time.sleep(pause_s)
-        assert storage.read("x", 0, 4) == storage.read("x", 0, 4) == b"data"
-    assert all(map(is_signed, store.requests))
-    first, second, third, fourth = store.requests
-    assert first == second != third == fourth
-
-
-def test_urls_are_signed_for_the_region_where_the_bucket_is(serve: Serve) -> None:
-    elsewhere = Reply(400, b"<Error><Code>Elsewhere</Code></Error>", region="eu-west-7")
-    store = serve(elsewhere, Reply(206, b"data"))
-    storage = open_storage("s3://bucket/set")
-    assert [storage.read("x", 0, 4) for _ in range(3)] == [b"data"] * 3
-    assert [is_signed(request) for request in store.requests] == [True, False, True, True]
-    assert "us-east-1" in store.requests[0]
-    assert "eu-west-7" in store.requests[2]
-
-
-def test_a_store_that_takes_no_signed_urls_is_not_asked_again(serve: Serve) -> None:
-    store = serve(refusal(403, "AccessDenied"), Reply(206, b"data"))
-    storage = open_storage("s3://bucket/set")
-    assert [storage.read("x", 0, 4) for _ in range(3)] == [b"data"] * 3
-    assert [is_signed(request) for request in store.requests] == [True, False, False, False]
-
-
-@pytest.mark.parametrize("status", [404, 416, 500, 503])
-def test_other_failures_do_not_tell_against_signed_urls(serve: Serve, status: int) -> None:
-    store = serve(refusal(status, "Whatever"), Reply(206, b"data"))
-    storage = open_storage("s3://bucket/set")
-    assert [storage.read("x", 0, 4) for _ in range(3)] == [b"data"] * 3
-    assert [is_signed(request) for request in store.requests] == [True, False, True, True]
-
-
-def test_a_store_that_knows_no_ranges_gives_the_range(serve: Serve) -> None:
-    serve(Reply(200, DATA))
-    storage = open_storage("s3://bucket/set")
-    assert storage.read("x", 1000, 50) == DATA[1000:1050]
-    assert storage.read("x", 99_990, 50) == DATA[99_990:]
-    assert storage.read("x", 99_990) == DATA[99_990:]
-    assert storage.read("x", 100_000, 5) == b""
 
 
 def test_all_readers_outlast_a_moment_without_a_network(

@@ -305,7 +305,7 @@ def test_a_source_that_goes_away_ends_the_job_and_is_continued_when_it_is_back(
         if done == 2 * SAMPLES_PER_SHARD and source.exists():
             source.rename(away)
 
-    with pytest.raises(UserError, match="cannot be read any more"):
+    with pytest.raises(UserError, match="source became unreadable"):
         shard_images(source, out, samples_per_shard=SAMPLES_PER_SHARD, workers=1, progress=unplug)
     assert all(not record["quarantined"] for record in journal(out)["records"])
     away.rename(source)
