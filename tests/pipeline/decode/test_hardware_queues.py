@@ -20,7 +20,7 @@ int cuDeviceGetCount(int *count) { *count = 1; return started ? 0 : 3; }
 """
 PRELUDE = """
 import ctypes, os, sys
-from accelssl.pipeline import hardware_queues as queues
+from accelssl.pipeline.decode import hardware_queues as queues
 def start():
     driver = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
     assert not queues.cuda_has_started()
@@ -155,7 +155,7 @@ def test_where_there_is_time_nobody_is_warned_and_it_is_set() -> None:
 
 def test_it_loads_neither_torch_nor_the_driver() -> None:
     script = (
-        "import sys\nfrom accelssl.pipeline import hardware_queues\n"
+        "import sys\nfrom accelssl.pipeline.decode import hardware_queues\n"
         "hardware_queues.set_hardware_queues(); hardware_queues.complaint()\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
         "assert 'libcuda' not in open('/proc/self/maps').read()"
@@ -168,7 +168,7 @@ def test_it_loads_neither_torch_nor_the_driver() -> None:
 @pytest.mark.gpu
 def test_the_real_driver_says_when_torch_starts_it() -> None:
     script = (
-        "import torch\nfrom accelssl.pipeline import hardware_queues as queues\n"
+        "import torch\nfrom accelssl.pipeline.decode import hardware_queues as queues\n"
         "before = queues.cuda_has_started(), queues.complaint()\n"
         "torch.zeros(1, device='cuda')\n"
         "print(before, queues.cuda_has_started())\nprint(queues.complaint())"
