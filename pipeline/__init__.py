@@ -1,1 +1,1 @@
-"""Bytes on disk to compressed tokens on the device."""
+"""Data pipeline: from bytes on disk to compressed tokens on the device."""

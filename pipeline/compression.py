@@ -1,4 +1,4 @@
-"""Compression(p, drop): how many tokens of an image the network sees. Integers only, no torch."""
+"""Compression(p, drop) and the number of tokens that it keeps. Does not import torch."""
 
 import math
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ PATCH_SIDES = (16, 20, 24, 30, 40, 48)
 
 @dataclass(frozen=True)
 class Compression:
-    """Patch side `p` in pixels and the fraction `drop` of patches removed (paper, section 4).
+    """Patch side `p` in pixels, and the fraction `drop` of removed patches (paper, section 4).
 
-    Raises UserError when p is not one of PATCH_SIDES or drop is outside [0, 1).
+    Raises UserError if p is not one of PATCH_SIDES or drop is outside [0, 1).
     """
 
     p: int
@@ -35,7 +35,7 @@ class Compression:
             )
 
     def grid(self, size: int) -> int:
-        """Patches along a side of a `size`-pixel crop. UserError when p does not divide it."""
+        """Return the patches along a side of `size` px. Raise UserError if p does not fit."""
         if size % self.p:
             raise UserError(
                 f"A crop of {size} px cannot be cut into {self.p} px patches.",
@@ -44,15 +44,15 @@ class Compression:
         return size // self.p
 
     def keep(self, size: int) -> int:
-        """Patch tokens kept, floor((1 - drop) S): 196 patches at drop .9 keep 19.
+        """Return the number of kept patches, floor((1 - drop) S): of 196 at drop .9, 19.
 
-        UserError when nothing would be left. The CLS token is never dropped and not counted.
+        Raises UserError if no patch is left. The CLS token is never dropped and not counted.
         """
         patches = self.grid(size) ** 2
         # 1 - .9 is .09999...: without the epsilon, 100 patches at drop .9 would keep 9.
         kept = int((1 - self.drop) * patches + 1e-9)
         if kept < 1:
-            most = (patches - 1) * 10_000 // patches / 10_000  # rounded up, it would leave none
+            most = (patches - 1) * 10_000 // patches / 10_000  # rounding up would leave no patch
             raise UserError(
                 f"Drop {self.drop} leaves none of the {patches} patches (p = {self.p}, {size} px).",
                 f"Use a drop of at most {most:g}, or a smaller patch side.",
@@ -67,12 +67,12 @@ UNCOMPRESSED = Compression(BASE_SIDE, 0.0)
 
 
 def fitting_sides(size: int) -> tuple[int, ...]:
-    """Of patches that crops of `size` px can be cut into."""
+    """Return the patch sides that divide crops of `size` px."""
     return tuple(side for side in PATCH_SIDES if size % side == 0)
 
 
 def sizes_near(size: int, sides: Iterable[int]) -> str:
-    """The crop sizes about `size` that patches of all these sides divide, for remedies.
+    """Return the crop sizes next to `size` that all patch sides divide, as text for a remedy.
 
     >>> sizes_near(120, [16])
     '112 or 128'

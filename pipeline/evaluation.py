@@ -1,5 +1,4 @@
-"""The pictures that accuracy is judged on: each once, from its middle, neither augmented nor
-compressed."""
+"""Batches for evaluation: each image once, its central crop, not augmented, not compressed."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -25,11 +24,11 @@ EVALUATION_SIZE = CENTRE
 def evaluation_batches(
     split: Split, options: LoaderOptions, *, is_cubic: bool = True
 ) -> Iterator[tuple[Tokens, NDArray[np.int64]]]:
-    """Every sample once, in order, uncompressed and not augmented: (Tokens, labels_N).
+    """Yield (Tokens, labels_N) with every sample once, in order, not compressed, not augmented.
 
-    The central 224 px of the image at short side 256, as torchvision's Resize(256, BICUBIC) and
-    CenterCrop(224) show it, or, if not is_cubic, interpolated as the crops of training are; the
-    last batch is as large as it comes.
+    The crop is the central 224 px of the image at short side 256, as by torchvision's
+    Resize(256, BICUBIC) and CenterCrop(224). If not is_cubic, the interpolation is that of
+    training crops. The last batch may be smaller.
     """
     planned = sequential_plans(len(split), options.batch)
     encoded = EncodedBatches(split, planned, _middle, options.threads)

@@ -1,6 +1,7 @@
-"""The iterator the trainer sees: compressed tokens, epochs, ranks, a position to resume from.
+"""Loader of compressed tokens for training: epochs, ranks, and a position to resume from.
 
-Shapes: N images on this rank, S patches in the grid, L kept patches, V = 768 values a token.
+Legend of shape suffixes: N images on this rank, H x W pixels, C = 3 channels (a suffix of crops),
+P augmentation parameters, L kept patches, V = 768 values per token; in crops_VNHWC, V is views.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +43,7 @@ Measured in benchmarks/results/live_pipeline_log_202611.md, section 5.
 
 @dataclass(frozen=True)
 class Tokens:
-    """One view, compressed. keep_idx_NL: places of the tokens in the grid x grid patches."""
+    """Tokens of one view. keep_idx_NL: patch indices of the tokens, in a grid of grid x grid."""
 
     values_NLV: Tensor
     keep_idx_NL: Tensor
@@ -52,9 +53,9 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of one rank: Tokens for each compression, the sample ids and their epoch.
+    """Batch of one rank: Tokens for each compression, the sample ids and their epoch.
 
-    labels_N: their classes, which training does not look at; empty in a batch without any.
+    labels_N: the samples' classes, which training does not use; empty in a batch without labels.
     """
 
     views: tuple[Tokens, ...]
@@ -93,12 +94,14 @@ class LoaderOptions:
 
     @property
     def reader_processes(self) -> int:
+        """Return the number of processes that read files; 0 if threads read."""
         if self.readers is not None:
             return self.readers
         return GPU_READERS if self.device.type == "cuda" else 0
 
     @property
     def decoding(self) -> Decoding:
+        """Return the decoder's settings, with the defaults of the device filled in."""
         suits = MANY_THREADS_HW_LOAD if self.threads >= MANY_THREADS else Decoding.hw_load
         hw_load = suits if self.hw_load is None else self.hw_load
         threads, decoders = self.threads, 1
@@ -110,7 +113,7 @@ class LoaderOptions:
 
 @dataclass(frozen=True)
 class _Made:
-    """A batch before it is handed over: `views` are `crops` compressed, ready `at` a moment."""
+    """Batch before it is returned: `views` are the compressed `crops`, ready at event `at`."""
 
     plan: Plan
     labels_N: NDArray[np.int64]
@@ -121,14 +124,14 @@ class _Made:
 
 
 class Loader:
-    """Endless batches of `views` from `split`, starting at `start`.
+    """Endless stream of batches of `views` from `split`, starting at `start`.
 
-    `position` is the next batch nobody has seen: a Loader started there continues with it. A
-    sample's tokens depend on (seed, epoch, sample, view) alone. Raises UserError when the split is
-    smaller than one batch on every rank.
+    `position` is the position of the next unread batch: a new Loader with this `start` continues
+    there. A sample's tokens depend on (seed, epoch, sample, view) alone. Raises UserError if the
+    split is smaller than one batch on every rank.
 
-    On a GPU everything happens on a stream of the loader's own, and the tensors of a batch are
-    ready in the order of the stream that is current where `next` is called.
+    On a GPU the loader runs on a separate stream. The tensors of a batch are ready in the order of
+    the stream that is current in the call of `next`.
     """
 
     def __init__(
@@ -139,7 +142,7 @@ class Loader:
         start: Position = Position(),  # noqa: B008, frozen
     ) -> None:
         self.views, self.options, self.position = tuple(views), options, start
-        batches_per_epoch(len(split), options.batch, options.world)  # refuses too small a split
+        batches_per_epoch(len(split), options.batch, options.world)  # raises for a small split
         planned = plans(len(split), options.batch, options.seed, options.rank, options.world, start)
         self._draws = Draws(self.views, options.seed)
         self._encoded = EncodedBatches(
@@ -160,15 +163,17 @@ class Loader:
     def next(
         self, compressions: Sequence[Compression], then: Sequence[Compression] | None = None
     ) -> Batch:
-        """The next batch: view i compressed by compressions[i], for each view at least once.
+        """Return the next batch, with view i compressed by compressions[i].
 
-        Further compressions show the views anew, from the first on, in the same crop and
-        augmentation: of two views, Batch.views[2] is the first again, compressed by
-        compressions[2]. So a key can see all of what its query sees in part.
-        `then`: what the batch after it will be asked for with, if that is known. It is made while
-        the caller works with this one; asking otherwise after all costs compressing it again.
-        Raises ValueError unless there is a compression for each view, UserError for one that does
-        not fit its view.
+        There may be more compressions than views. The further ones apply to the views again, from
+        the first view on, with the same crop and augmentation: with two views, Batch.views[2] is
+        the first view compressed by compressions[2]. A key can so see all patches of its query.
+
+        `then`: the expected compressions of the following batch, which is prepared while the
+        caller uses this batch. A call with other compressions compresses the batch again.
+
+        Raises ValueError for fewer compressions than views, and UserError for a compression that
+        does not fit its view.
         """
         for asked in (compressions, then):
             self._refuse_misfits(asked)
@@ -178,10 +183,10 @@ class Loader:
         return self._handed_over(made)
 
     def next_in_turn(self, several: Sequence[Sequence[Compression]]) -> Iterator[Batch]:
-        """The next batch again and again: the same crops and augmentation, compressed by each of
-        `several` in turn, each as `next` has it. Only the one that is asked for is made.
+        """Yield the next batch once for each of `several` compressions of its views.
 
-        Raises as `next` does.
+        All yielded batches share crops and augmentation, and each is compressed as by `next` when
+        the caller asks for it. Raises as `next` does.
         """
         made: _Made | None = None
         for compressions in map(tuple, several):
@@ -193,8 +198,10 @@ class Loader:
             yield self._handed_over(made)
 
     def close(self) -> None:
-        """Give back processes, threads, decoder and what was made ahead; without it that happens
-        some time after the last reference is gone. There is no next batch then."""
+        """Free processes, threads, decoders and prepared batches. Afterwards `next` raises.
+
+        An unclosed loader frees them some time after its last reference is gone.
+        """
         if self._thread:
             self._thread.shutdown(wait=True, cancel_futures=True)
         self._pending = None
@@ -205,9 +212,10 @@ class Loader:
     def pictures(
         self, stages: Sequence[Sequence[Compression]]
     ) -> tuple[NDArray[np.uint8], list[list[NDArray[np.int64]]]]:
-        """What the network sees, to look at: augmented crops_VNHWC, and for each of `stages` the
-        keep_idx_NL of every view, of the first compression it has there. Views of another size
-        than the first one's, DINO's small crops, are left out. Takes a batch, as `next` does.
+        """Return the next batch as pictures: augmented crops_VNHWC, and keep_idx_NL by stage.
+
+        For each of `stages` there is a keep_idx_NL for every view, by the view's first compression
+        in the stage. Views of another size than the first view (DINO's small crops) are omitted.
         """
         for stage in stages:
             self._refuse_misfits(stage)
@@ -224,11 +232,16 @@ class Loader:
         return np.stack(images), kept
 
     def _refuse_misfits(self, asked: Sequence[Compression] | None) -> None:
-        """Now, and not where something is drawn for them, which ends the stream."""
+        """Raise for compressions that do not fit the views, as `next` documents.
+
+        An error in a later draw would end the stream.
+        """
         if asked is None:
             return
         if len(asked) < len(self.views):
-            raise ValueError(f"{len(asked)} compressions for {len(self.views)} views.")
+            raise ValueError(
+                f"{len(asked)} compressions for {len(self.views)} views: give one for each view."
+            )
         for view, compression in zip(cycle(self.views), asked, strict=False):
             compression.keep(view.size)
 
@@ -239,8 +252,8 @@ class Loader:
 
     def _take(self, compressions: tuple[Compression, ...]) -> _Made:
         if self._stream is None:
-            raise RuntimeError("The loader was closed: make another one at its position.")
-        # What is pending stays so if waiting for it is interrupted.
+            raise RuntimeError("The loader is closed. Create a new Loader at its position.")
+        # If an interrupt ends the wait, the pending batch stays pending.
         made = self._pending.result() if self._pending else self._make(compressions)
         self._pending = None
         if made.compressions != compressions:
@@ -250,7 +263,7 @@ class Loader:
 
     def _make(self, compressions: tuple[Compression, ...]) -> _Made:
         assert self._stream is not None
-        # What is asked for is drawn with the batches that are read from now on.
+        # Batches that are read from now on are drawn for these compressions.
         self._encoded.drawing = replace(self._draws, compressions=compressions)
         with self._prep_stream.in_use():
             encoded, crops = next(self._stream)

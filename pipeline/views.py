@@ -1,4 +1,4 @@
-"""What each method's views are, as data: crop scale, jitter, blur, solarize."""
+"""Views of each method: the distributions of crop scale, jitter, blur and solarize."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class View:
-    """One view of an image: the distribution its crop and its augmentation are drawn from.
+    """View of an image: the distributions of its crop and of its augmentation.
 
     size: side of the square crop in pixels. scale, ratio: area fraction and aspect range of the
     random resized crop. jitter: strengths (brightness, contrast, saturation, hue) as torchvision's
     ColorJitter takes them, applied with probability jitter_p in random order. blur_sigma: range of
     the Gaussian blur in pixels. The order is crop, jitter, gray, blur, solarize, flip.
 
-    swapped: the view whose augmentation takes this one's place in half of the samples. Which half
-    is one draw for all views of a sample, so that two views swapped with each other trade places.
+    swapped: a view whose augmentation replaces this view's in half of the samples. One draw per
+    sample selects the half for all views, so two views can exchange their augmentations.
     """
 
     name: str
@@ -33,10 +33,10 @@ class View:
 
 
 def simclr(size: int, scale: tuple[float, float] = (0.08, 1.0)) -> tuple[View, View]:
-    """SimCLR's two views, drawn alike: jitter (.4, .4, .4, .1), gray .2, blur .5, flip.
+    """Return SimCLR's two views: jitter (.4, .4, .4, .1), gray .2, blur .5, flip.
 
-    The setting that reaches SimCLR's published ViT-B/16 accuracy (ronghanghu/moco_v3_tpu,
-    run_simclr_vit.py), milder than the first paper's jitter of .8.
+    Both have the same distribution. This setting reaches SimCLR's published ViT-B/16 accuracy
+    (ronghanghu/moco_v3_tpu, run_simclr_vit.py); its jitter is weaker than the first paper's .8.
     """
     strengths = (0.4, 0.4, 0.4, 0.1)
     query = View("query", size, scale, jitter=strengths, blur_p=0.5)
@@ -46,15 +46,15 @@ def simclr(size: int, scale: tuple[float, float] = (0.08, 1.0)) -> tuple[View, V
 def moco(
     size: int, scale: tuple[float, float] = (0.08, 1.0), *, swaps_roles: bool = True
 ) -> tuple[View, View]:
-    """MoCo-v3's two views: one always blurred, one rarely (.1) but solarized (.2).
+    """Return MoCo-v3's two views: one always blurred, one rarely blurred (.1) but solarized (.2).
 
-    Else alike: jitter (.4, .4, .2, .1), gray .2, flip (facebookresearch/moco-v3, main_moco.py).
+    Both have jitter (.4, .4, .2, .1), gray .2, flip (facebookresearch/moco-v3, main_moco.py).
 
-    Its symmetric loss lets either view be the query. With one pair an image, swaps_roles draws for
-    each sample which of the two augmentations the query gets: over the draws a pair is as often the
-    one as the other, as in the symmetric run, whose pairs it thus equals in expectation. A batch is
-    not the same: here its keys, and so the negatives, are of both kinds, there all of one.
-    Crops are not swapped: they are drawn alike.
+    In MoCo-v3's symmetric loss each view is query and key. With one pair per image, swaps_roles
+    draws for each sample which of the two augmentations the query gets. The pairs then equal those
+    of the symmetric loss in expectation. The batches differ: their keys, and so the negatives, have
+    both augmentations, while in the symmetric loss all keys of a batch have one.
+    Crops need no swap: both views have the same distribution of crops.
     """
     blurred = View("query", size, scale, blur_p=1.0)
     solarized = View("key", size, scale, blur_p=0.1, solarize_p=0.2)
@@ -72,11 +72,11 @@ def dino(
     local_scale: tuple[float, float] = (0.05, 0.25),
     swaps_roles: bool = True,
 ) -> tuple[View, ...]:
-    """DINO's views: two large crops, augmented as MoCo-v3's, then n_local small ones, blurred (.5).
+    """Return DINO's views: two large crops, then n_local small crops with blur .5.
 
-    All with jitter (.4, .4, .2, .1), gray .2, flip (facebookresearch/dino, main_dino.py, whose
-    command for ViT-B/16 has these areas and ten small crops). swaps_roles: see `moco`; for where
-    one large crop is query and the other key.
+    The large crops are augmented as MoCo-v3's. All crops have jitter (.4, .4, .2, .1), gray .2 and
+    flip (facebookresearch/dino, main_dino.py; its ViT-B/16 command has these areas and ten small
+    crops). swaps_roles: see `moco`; use it if one large crop is the query and the other the key.
     """
     small = [
         View(f"small {number}", local_size, local_scale, blur_p=0.5)

@@ -1,1 +1,1 @@
-"""Sequence compression: which patches are kept, and the op that turns crops into tokens."""
+"""Augment, patchify, drop and shrink crops into tokens: the fused op, its kernels and its twin."""

@@ -1,7 +1,7 @@
 // Colours of augment_patchify: bytes -> float pixels in [0, 1] -> jitter and gray.
 //
 // The definition is reference.py. All threads of a block work on one crop, so every branch on a
-// parameter is uniform. Constants in capitals come from constants.cuh, which nvrtc.py generates from
+// parameter is uniform. Constants in capitals come from constants.cuh, which kernel_source.py makes from
 // the Python definition.
 
 // K neighbouring pixels.

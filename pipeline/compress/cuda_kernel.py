@@ -1,8 +1,8 @@
-"""The fused op in CUDA C++ (augment_patchify.cu): loads the kernels and launches them.
+"""Load and launch the fused op's kernels in CUDA C++ (augment_patchify.cu).
 
-Two launches on the current stream of the crops' device: the sums behind the mean gray, and the op.
-Nothing is read back and nothing depends on values, so it can be captured in a CUDA graph (after one
-call with the same p, dtype and device, which compiles and loads).
+The op makes two launches on the current stream of the crops' device: partial sums of the mean gray,
+then the tokens. It reads nothing back and its launches do not depend on values, so a CUDA graph can
+capture it after one call with the same p, dtype and device, which compiles and loads the kernels.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 
 
 class _Kernels(NamedTuple):
-    """Functions of the loaded code. `module` keeps it loaded."""
+    """Loaded kernels; `module` keeps them loaded."""
 
     module: Any
     sum_gray: Any
@@ -37,10 +37,10 @@ class _Kernels(NamedTuple):
 def augment_patchify(
     crops_NHWC: Tensor, params_NP: Tensor, keep_idx_NL: Tensor, p: int, dtype: torch.dtype
 ) -> Tensor:
-    """tokens_NLV; see op.py for the contract, which has been checked.
+    """Return tokens_NLV for inputs that keep the contract of op.py.
 
-    A place outside the grid stops the device with a message, as an index error in PyTorch does.
-    Raises CompilationFailed when the code cannot be compiled or loaded.
+    An index outside the grid stops the device with a message, like an index error in PyTorch.
+    Raises CompilationFailed if the code cannot be compiled or loaded.
     """
     (n, kept), side = keep_idx_NL.shape, crops_NHWC.shape[1]
     device = crops_NHWC.device
@@ -70,7 +70,7 @@ def augment_patchify(
 
 @cache
 def load(device: int, p: int, dtype: torch.dtype) -> _Kernels:
-    """The kernels on a device: compiled, or from the disk cache, and loaded."""
+    """Compile the kernels, or read them from the disk cache, and load them on a device."""
     major, minor = torch.cuda.get_device_capability(device)
     code = machine_code(p, str(dtype).removeprefix("torch."), f"sm_{major}{minor}")
     names = ("sum_gray", "augment_patchify")
@@ -78,6 +78,6 @@ def load(device: int, p: int, dtype: torch.dtype) -> _Kernels:
 
 
 def _aligned(crops_NHWC: Tensor) -> Tensor:
-    """Contiguous, from an address that 16-byte loads can start at."""
+    """Return the crops contiguous and at an address aligned to 16 bytes."""
     crops_NHWC = crops_NHWC.contiguous()
     return crops_NHWC.clone() if crops_NHWC.data_ptr() % 16 else crops_NHWC

@@ -18,30 +18,30 @@ _SOURCES = (
     "shrink.cuh",
     "blur.cuh",
 )
-# Patches that a block works on at a time: for p > 16, with a thread for each of their rows.
+# Patches that a block processes at a time; for p > 16 with a thread for each row of a patch.
 _CHUNK = {16: 8, 20: 6, 24: 5, 30: 4, 40: 3, 48: 4}
-# Chunks of a block: the bytes of the next are fetched while this one is worked on.
+# Chunks of a block, which fetches the bytes of the next chunk while it processes this one.
 _CHUNKS = {16: 2, 20: 2, 24: 2, 30: 1, 40: 1, 48: 1}
-# Blocks that a multiprocessor is to hold at a time, which bounds the registers of a thread.
+# Blocks per multiprocessor, a bound on the registers of a thread.
 _BLOCKS = {16: 8, 20: 5, 24: 5, 30: 5, 40: 5, 48: 3}
 OUTPUTS = ("float32", "bfloat16", "float16")
 GRAY_THREADS = 256
 PARTS = 4
-"""Blocks, and so partial sums, that a crop's mean gray is made by."""
+"""Blocks, and partial sums, for the mean gray of a crop."""
 
 
 def tokens_per_block(p: int) -> int:
-    """Tokens of one crop that a block makes."""
+    """Return the tokens that a block makes; all belong to one crop."""
     return _CHUNK[p] * _CHUNKS[p]
 
 
 def threads(p: int) -> int:
-    """Threads of a block of the op, in whole warps."""
+    """Return the threads of a block of the op, in whole warps."""
     return 128 if p == 16 else -(-p * _CHUNK[p] // 32) * 32
 
 
 def shared_bytes(p: int) -> int:
-    """Shared memory of a block, as blur.cuh counts it."""
+    """Return the bytes of shared memory of a block; blur.cuh computes the same."""
     region = p + 2 * reference.BLUR_RADIUS
     fours = -(-region // 4)
     blur = 3 * region * 4 * (fours if fours % 2 else fours + 1)
@@ -62,7 +62,7 @@ def machine_code(p: int, output: str, architecture: str) -> bytes:
 
 
 def options(p: int, output: str, architecture: str) -> tuple[str, ...]:
-    """What the compiler is told."""
+    """Return the compiler options for one patch side, output type and architecture."""
     return (
         f"--gpu-architecture={architecture}",
         "--std=c++17",
@@ -80,7 +80,7 @@ def options(p: int, output: str, architecture: str) -> tuple[str, ...]:
 
 
 def constants(p: int) -> str:
-    """constants.cuh: everything that the Python definition knows, as C++."""
+    """Return the text of constants.cuh: the constants of the Python definition, as C++."""
     orders = [sum(int(c) << 8 * i for i, c in enumerate(order)) for order in JITTER_ORDERS]
     left, weight = _interpolation(p)
     lower, inverse_diagonal = _factors(p)
@@ -101,14 +101,17 @@ def constants(p: int) -> str:
 
 
 def _interpolation(p: int) -> tuple[list[int], list[float]]:
-    """For each row of B, where its first value stands, and its second value (they sum to one)."""
+    """Return for each row of B the column of its first value, and its second value.
+
+    The two values of a row sum to one.
+    """
     matrix = interpolation(16, p)
     left = np.minimum((matrix != 0).argmax(axis=1), 14)
     return left.tolist(), matrix[np.arange(p), left + 1].tolist()
 
 
 def _factors(p: int) -> tuple[list[float], list[float]]:
-    """B^T B = L D L^T, tridiagonal: below L's diagonal, and 1 / D."""
+    """Factor the tridiagonal B^T B = L D L^T. Return the values below L's diagonal, and 1 / D."""
     matrix = interpolation(16, p)
     gram = matrix.T @ matrix
     lower, diagonal = np.zeros(16), np.zeros(16)

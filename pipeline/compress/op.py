@@ -1,14 +1,19 @@
-"""The fused op `accelssl::augment_patchify`: contract, checks, custom op, public function.
+"""Fused op `accelssl::augment_patchify`: contract, checks, custom op, public function.
 
-Contract. crops_NHWC: uint8, square, H = W divisible by p (NCHW is taken too, at the price of a copy
-unless it is a permuted NHWC). params_NP: float32, a row of numbers a crop (augmentation.Column).
-keep_idx_NL: int64, positions in the row-major grid of the *final* (flipped) crop. Result
-tokens_NLV: contiguous, V = 768 values in the order of a flattened conv weight (channel, row,
-column), computed in float32 and rounded once to `dtype`. It draws nothing at random, has no
-gradient (its inputs are pixels) and aliases no input.
+Legend of shape suffixes: N crops, H x W pixels, C = 3 channels, P augmentation parameters, L kept
+patches, V = 768 values per token.
 
-Three implementations of one definition (reference.py): CUDA C++ compiled at first use, Triton where
-that fails, and the definition itself on the CPU.
+Contract:
+- crops_NHWC: uint8, square, H = W divisible by p. NCHW is also accepted; it is copied unless it is
+  a permuted NHWC.
+- params_NP: float32, one row per crop (augmentation.Column).
+- keep_idx_NL: int64, indices into the row-major grid of the *final* (flipped) crop.
+- Result tokens_NLV: contiguous, values in the order of a flattened conv weight (channel, row,
+  column), computed in float32 and rounded once to `dtype`.
+- The op draws nothing at random, has no gradient and aliases no input.
+
+One definition (reference.py) has three implementations: CUDA C++ compiled at first use, Triton if
+CUDA C++ fails to compile, and the torch definition on the CPU.
 """
 
 import os
@@ -27,7 +32,6 @@ from accelssl.switches import CHECK_INDICES, is_on
 
 Implementation = Literal["auto", "cuda", "triton", "torch"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("auto", "cuda", "triton", "torch")
-"""Set to 1 to have keep_idx checked before each launch on a GPU, which waits for the device."""
 
 
 def augment_patchify(
@@ -38,11 +42,12 @@ def augment_patchify(
     dtype: torch.dtype = torch.float32,
     implementation: Implementation = "auto",
 ) -> Tensor:
-    """Augment, cut into p x p patches, keep keep_idx, shrink to 16 x 16: tokens_NLV in `dtype`.
+    """Augment, cut into p x p patches, keep keep_idx, shrink to 16 x 16. Return tokens_NLV.
 
-    Raises ValueError, naming the value, when shapes, dtypes, devices or p break the contract above.
-    An index outside the grid is a ValueError on the CPU and with ACCELSSL_CHECK_INDICES=1; else, on
-    a GPU, CUDA and torch stop the device with a message and Triton makes a token of NaN.
+    Raises ValueError with the wrong value if shapes, dtypes, devices or p break the contract above.
+    An index outside the grid raises ValueError on the CPU. On a GPU, CUDA and torch stop the device
+    with a message and Triton returns a token of NaN. With ACCELSSL_CHECK_INDICES=1 a GPU also
+    raises ValueError, but each call then waits for the device.
     """
     if crops_NHWC.ndim == 4 and crops_NHWC.shape[1] == 3:
         crops_NHWC = crops_NHWC.permute(0, 2, 3, 1)
@@ -82,7 +87,7 @@ def _(
 
 @cache
 def best(device: int, p: int, dtype: torch.dtype) -> Implementation:
-    """The implementation that "auto" means on a GPU. Warns, once, of one that should work."""
+    """Return the implementation that "auto" selects on a GPU. Warn once if CUDA C++ fails."""
     from accelssl.pipeline.compress import cuda_kernel
     from accelssl.pipeline.cuda.nvrtc import CompilationFailed
 
@@ -95,12 +100,12 @@ def best(device: int, p: int, dtype: torch.dtype) -> Implementation:
             import triton  # noqa: F401
         except ImportError:
             other = "torch"
-        _warn_once(f"The CUDA kernel cannot be used ({error}); {other} takes its place.")
+        _warn_once(f"The CUDA kernel cannot be used ({error}). Using {other} instead.")
         return other
 
 
 def runs_on(device: torch.device) -> str:
-    """What "auto" means on a device, in words."""
+    """Return a name for the implementation that "auto" selects on a device."""
     if device.type == "cpu":
         return "torch, the definition"
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -113,7 +118,7 @@ def _warn_once(message: str) -> None:
 
 
 def _of(implementation: str) -> Callable[[Tensor, Tensor, Tensor, int, torch.dtype], Tensor]:
-    # Imported when first used: neither Triton nor CUDA's libraries are everywhere.
+    # Imported when first used: Triton or the CUDA libraries may be missing.
     if implementation == "cuda":
         from accelssl.pipeline.compress import cuda_kernel
 

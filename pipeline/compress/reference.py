@@ -1,9 +1,11 @@
-"""The definition of the fused op, in plain torch; also the path for machines without a GPU.
+"""Definition of the fused op in plain torch, which also runs on machines without a GPU.
 
-Shapes: N crops, H = W pixels, L kept patches, V = 768 values a token. Colours are floats in [0, 1],
-clamped after each step of the jitter and never rounded in between: torchvision's float semantics
-(hue in HSV, contrast about the crop's mean gray, blur with reflected borders). The op computes in
-float32; float64 is what its implementations are measured against.
+Legend of shape suffixes: N crops, C = 3 channels, H x W pixels, P augmentation parameters, L kept
+patches, p x p pixels of a patch, V = 768 values per token, K taps of the blur, 1 a broadcast axis.
+
+Colours are floats in [0, 1], clamped after each step of the jitter and never rounded: torchvision's
+float semantics (hue in HSV, contrast about the crop's mean gray, blur with reflected borders). The
+op computes in float32. Tests compare its implementations with this definition in float64.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from accelssl.pipeline.draws.augmentation import JITTER_ORDERS, Column
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 GRAY_WEIGHTS = (0.2989, 0.587, 0.114)
-# 17 taps: four standard deviations of the widest blur (2 px), beyond which lies 6e-5 of the weight.
+# 17 taps: four standard deviations of the widest blur (2 px); they leave out 6e-5 of the weight.
 BLUR_RADIUS = 8
 
 
@@ -30,13 +32,13 @@ def augment_patchify(
     p: int,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """tokens_NLV, in `dtype` throughout: augment, normalise, cut, keep, shrink to 16 x 16."""
+    """Augment, normalise, cut, keep and shrink to 16 x 16 in `dtype`. Return tokens_NLV."""
     images_NCHW = normalise(augment(crops_NHWC, params_NP, dtype))
     return shrink(kept_patches(images_NCHW, keep_idx_NL, p))
 
 
 def augment(crops_NHWC: Tensor, params_NP: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """images_NCHW in [0, 1]: jitter, gray, blur, solarize, flip, as params_NP says (Column)."""
+    """Jitter, gray, blur, solarize and flip by params_NP. Return images_NCHW in [0, 1]."""
     params_NP = params_NP.to(dtype)
     images = crops_NHWC.permute(0, 3, 1, 2).contiguous().to(dtype) / 255
     jitter(images, params_NP)
@@ -53,7 +55,7 @@ def _where(images_NCHW: Tensor, flag_N: Tensor, change: Callable[[Tensor], Tenso
 
 
 def jitter(images_NCHW: Tensor, params_NP: Tensor) -> None:
-    """Colour jitter in place; samples that share an order of the four steps go together."""
+    """Jitter colours in place, grouping the samples with the same order of the four steps."""
     orders = params_NP[:, Column.ORDER]
     for order in sorted(set(orders.tolist())):
         if order >= 0:
@@ -65,26 +67,26 @@ def jitter(images_NCHW: Tensor, params_NP: Tensor) -> None:
 
 
 def adjust_brightness(images_NCHW: Tensor, factor_N111: Tensor) -> Tensor:
-    """torchvision's adjust_brightness: a blend with black."""
+    """Blend with black, as torchvision's adjust_brightness."""
     return (images_NCHW * factor_N111).clamp_(0, 1)
 
 
 def adjust_contrast(images_NCHW: Tensor, factor_N111: Tensor) -> Tensor:
-    """torchvision's adjust_contrast: a blend with the mean gray of the crop."""
+    """Blend with the mean gray of the crop, as torchvision's adjust_contrast."""
     mean = gray(images_NCHW).mean(dim=(1, 2, 3), keepdim=True)
     return torch.lerp(mean, images_NCHW, factor_N111).clamp_(0, 1)
 
 
 def adjust_saturation(images_NCHW: Tensor, factor_N111: Tensor) -> Tensor:
-    """torchvision's adjust_saturation: a blend with the grays."""
+    """Blend with the gray of each pixel, as torchvision's adjust_saturation."""
     return torch.lerp(gray(images_NCHW), images_NCHW, factor_N111).clamp_(0, 1)
 
 
 def adjust_hue(images_NCHW: Tensor, turn_N111: Tensor) -> Tensor:
-    """torchvision's adjust_hue: turns the hue of HSV by a fraction of the circle.
+    """Turn the hue of HSV by a fraction of the circle, as torchvision's adjust_hue.
 
-    Value v and chroma c stay. With h in sixths of the circle, channel n (5 red, 3 green, 1 blue)
-    is v - c clamp(min(k, 4 - k), 0, 1), k = (n + h) mod 6: HSV to RGB without its six cases.
+    Value v and chroma c do not change. With h in sixths of the circle, channel n (5 red, 3 green,
+    1 blue) is v - c clamp(min(k, 4 - k), 0, 1), k = (n + h) mod 6, without HSV's six cases.
     """
     r, g, b = images_NCHW.unbind(1)
     v, chroma = images_NCHW.amax(1), images_NCHW.amax(1) - images_NCHW.amin(1)
@@ -105,19 +107,19 @@ _JITTER: dict[Column, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def gray(images_NCHW: Tensor) -> Tensor:
-    """torchvision's rgb_to_grayscale, one channel."""
+    """Return one channel of gray, as torchvision's rgb_to_grayscale."""
     r, g, b = images_NCHW.unbind(1)
     red, green, blue = GRAY_WEIGHTS
     return (r * red).add_(g, alpha=green).add_(b, alpha=blue)[:, None]
 
 
 def solarize(images_NCHW: Tensor) -> Tensor:
-    """Inverts what would round to 128 or more, Pillow's threshold."""
+    """Invert values that would round to 128 or more, Pillow's threshold."""
     return torch.where(images_NCHW >= 0.5, 1 - images_NCHW, images_NCHW)
 
 
 def blur(images_NCHW: Tensor, sigma_N: Tensor) -> None:
-    """torchvision's gaussian_blur, in place: a sigma for each sample, 0 for none."""
+    """Blur in place, as torchvision's gaussian_blur, with a sigma per sample (0: no blur)."""
     chosen = sigma_N > 0
     if not chosen.any():
         return
@@ -133,13 +135,13 @@ def blur(images_NCHW: Tensor, sigma_N: Tensor) -> None:
 
 
 def normalise(images_NCHW: Tensor) -> Tensor:
-    """ImageNet's mean and standard deviation, in place."""
+    """Normalise in place by ImageNet's mean and standard deviation."""
     mean, std = (images_NCHW.new_tensor(x) for x in (IMAGENET_MEAN, IMAGENET_STD))
     return images_NCHW.sub_(mean.view(3, 1, 1)).div_(std.view(3, 1, 1))
 
 
 def kept_patches(images_NCHW: Tensor, keep_idx_NL: Tensor, p: int) -> Tensor:
-    """patches_NLCpp: the kept p x p patches, rows and columns of the grid in row-major order."""
+    """Return the kept p x p patches as patches_NLCpp; keep_idx counts the grid row by row."""
     n, c, height, width = images_NCHW.shape
     grid = images_NCHW.view(n, c, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)
     row, column = keep_idx_NL // (width // p), keep_idx_NL % (width // p)
@@ -147,7 +149,7 @@ def kept_patches(images_NCHW: Tensor, keep_idx_NL: Tensor, p: int) -> Tensor:
 
 
 def shrink(patches_NLCpp: Tensor) -> Tensor:
-    """tokens_NLV in the order of a flattened convolution weight: channel, row, column."""
+    """Return tokens_NLV in the order of a flattened convolution weight: channel, row, column."""
     p = patches_NLCpp.shape[-1]
     matrix = _shrink_tensor(p, patches_NLCpp.dtype, patches_NLCpp.device)
     small = patches_NLCpp if p == 16 else matrix @ patches_NLCpp @ matrix.T

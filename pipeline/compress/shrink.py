@@ -15,7 +15,7 @@ from accelssl.pipeline.compression import BASE_SIDE
 
 
 def interpolation(source: int, target: int) -> NDArray[np.float64]:
-    """B, (target, source): linear interpolation with half-pixel centres, clamped at the ends."""
+    """Return B, (target, source): linear interpolation, half-pixel centres, clamped at the ends."""
     at = np.clip((np.arange(target) + 0.5) * source / target - 0.5, 0, source - 1)
     left = np.minimum(at.astype(int), source - 2)
     weight = at - left
@@ -28,9 +28,9 @@ def interpolation(source: int, target: int) -> NDArray[np.float64]:
 
 @cache
 def shrink_matrix(p: int) -> NDArray[np.float64]:
-    """A, (16, p): a p x p patch X becomes the 16 x 16 patch A X A^T. The identity for p = 16.
+    """Return A, (16, p), which shrinks a p x p patch X to A X A^T; the identity for p = 16.
 
-    Its rows sum to one, so shrinking and the affine normalisation of colours commute.
+    The rows of A sum to one, so shrinking and the affine normalisation of colours commute.
     """
     matrix: NDArray[np.float64] = np.eye(p)
     if p != BASE_SIDE:

@@ -1,8 +1,8 @@
 # Triton comes without types, and its tiles have none that a checker could use.
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
-"""The colours of the fused op in Triton: jitter, gray, solarize, mean; reference.py defines them.
+"""Colour steps of the fused op in Triton: jitter, gray, solarize, mean; see reference.py.
 
-r, g, b are tiles of one channel, float32; `row` points at a sample's parameters.
+r, g, b are float32 tiles of one channel each; `row` points at a sample's parameters.
 """
 
 import triton
@@ -13,7 +13,7 @@ from accelssl.pipeline.draws.augmentation import JITTER_OPS, JITTER_ORDERS, Colu
 
 
 def _packed(position: int) -> int:
-    """The step at this position of each of the 24 orders, two bits an order."""
+    """Pack the step at this position of each of the 24 orders, two bits per order."""
     steps = [JITTER_OPS.index(order[position]) for order in JITTER_ORDERS]
     return sum(step << 2 * number for number, step in enumerate(steps))
 
@@ -29,7 +29,7 @@ MEAN_R, MEAN_G, MEAN_B = (tl.constexpr(mean) for mean in IMAGENET_MEAN)
 
 @triton.jit
 def load_levels(red_at, inside):
-    """r, g, b in [0, 1] of packed pixels: correctly rounded quotients, as the definition's."""
+    """Load packed pixels as r, g, b in [0, 1], with quotients rounded as in the definition."""
     r = tl.load(red_at, mask=inside, other=0).to(tl.float32)
     g = tl.load(red_at + 1, mask=inside, other=0).to(tl.float32)
     b = tl.load(red_at + 2, mask=inside, other=0).to(tl.float32)
@@ -38,9 +38,9 @@ def load_levels(red_at, inside):
 
 @triton.jit
 def jittered_and_gray(r, g, b, row, mean):
-    """All four steps in the sample's order, if it has one, then gray if it is chosen.
+    """Apply the four jitter steps in the sample's order, if any, then gray if its flag is set.
 
-    `mean` is the mean gray of the crop as the contrast step finds it.
+    `mean` is the mean gray of the crop before the contrast step.
     """
     order = tl.load(row + ORDER).to(tl.int32)
     r, g, b = _jitter(r, g, b, order, tl.where(order >= 0, 4, 0), row, mean)
@@ -52,9 +52,9 @@ def jittered_and_gray(r, g, b, row, mean):
 
 @triton.jit
 def gray_before_contrast(r, g, b, order, row):
-    """The gray of the pixels as the contrast step finds them."""
+    """Return the gray of the pixels before the contrast step."""
     before = 0
-    # Bounded, so that a number that is no order cannot hang the device.
+    # The bound keeps an invalid order from hanging the device.
     while (before < 3) & (_step(order, before) != CONTRAST):
         before += 1
     r, g, b = _jitter(r, g, b, order, before, row, 0.0)
@@ -63,7 +63,7 @@ def gray_before_contrast(r, g, b, order, row):
 
 @triton.jit
 def solarized_and_centred(r, g, b, row):
-    """Solarized if that is chosen; then less ImageNet's mean, the first half of normalising."""
+    """Solarize if the flag is set, then subtract ImageNet's mean (the first half of normalise)."""
     if tl.load(row + SOLARIZE) > 0:
         r = tl.where(r >= 0.5, 1.0 - r, r)
         g = tl.where(g >= 0.5, 1.0 - g, g)
@@ -73,7 +73,7 @@ def solarized_and_centred(r, g, b, row):
 
 @triton.jit
 def _step(order, position):
-    """Which of the four steps stands at this position of the order."""
+    """Return the step, 0 to 3, at this position of the order."""
     low = tl.where(position == 0, STEP_0, STEP_1)
     high = tl.where(position == 2, STEP_2, STEP_3)
     packed = tl.where(position < 2, low, high)
@@ -82,7 +82,7 @@ def _step(order, position):
 
 @triton.jit
 def _jitter(r, g, b, order, end, row, mean):
-    """The steps of the order before position `end`."""
+    """Apply the steps of the order before position `end`."""
     position = 0
     while position < end:
         step = _step(order, position)
@@ -92,7 +92,7 @@ def _jitter(r, g, b, order, end, row, mean):
         else:
             other = tl.where(step == CONTRAST, mean, _gray(r, g, b))
             other = tl.where(step == BRIGHTNESS, 0.0, other)
-            # As torch.lerp, from the nearer end: a factor of 1 changes nothing at all.
+            # Blend from the nearer end, as torch.lerp: a factor of 1 changes no bit.
             is_far = (step == BRIGHTNESS) | (factor < 0.5)
             weight = tl.where(is_far, factor, factor - 1)
             r = tl.clamp(tl.where(is_far, other, r) + (r - other) * weight, 0.0, 1.0)
@@ -109,7 +109,7 @@ def _gray(r, g, b):
 
 @triton.jit
 def _turn(r, g, b, turn):
-    """The definition's adjust_hue; h is the hue in sixths of the circle."""
+    """Turn the hue, as the definition's adjust_hue; h is in sixths of the circle."""
     value = tl.maximum(tl.maximum(r, g), b)
     chroma = value - tl.minimum(tl.minimum(r, g), b)
     past = tl.where(value == r, g - b, tl.where(value == g, b - r, r - g))

@@ -1,15 +1,15 @@
 # Triton comes without types, and its tiles have none that a checker could use.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""The fused op in Triton: for GPUs on which the CUDA C++ implementation does not compile.
+"""Fused op in Triton, for GPUs on which the CUDA C++ implementation does not compile.
 
-One launch sums, part by part of a crop, the gray that the contrast step blends with. Then a launch
-for each kind of sample makes its tokens, one a program: it reads the token's pixels alone (with a
-halo where the crop is blurred), changes their colours in float32 and rounds once. Blur and shrink
-are products with small matrices. No atomics: a result is the same in every run. An index outside
-the grid reads nothing foreign and gives a token of NaN.
+The first launch sums the gray of parts of each crop, for the contrast step. Then one launch for
+each kind of sample computes the tokens, one per program. A program reads only the pixels of its
+token (with a halo if the crop is blurred), changes their colours in float32 and rounds once. Blur
+and shrink are products with small matrices. There are no atomics, so every run gives the same
+result. An index outside the grid reads no memory outside the crop and gives a token of NaN.
 
-Legend of the kernels: r, g, b are tiles of one channel, whose sides are powers of two and which
-are zero beyond the pixels they hold; `row` points at a sample's parameters.
+Legend of the kernels: r, g, b are tiles of one channel each. Their sides are powers of two, and
+they are zero beyond their pixels. `row` points at a sample's parameters.
 """
 
 from functools import cache
@@ -31,7 +31,7 @@ from accelssl.pipeline.compression import BASE_SIDE, TOKEN_VALUES
 from accelssl.pipeline.draws.augmentation import Column
 
 PART_PIXELS, PART_WARPS = 2048, 8
-# By the width of the tiles: enough warps that no register is spilled on an sm_90.
+# Warps by the width of the tiles: enough that no register spills on sm_90.
 WARPS = {16: 2, 32: 4, 64: 8}
 
 COLUMNS = tl.constexpr(len(Column))
@@ -40,17 +40,17 @@ FLIP, SOLARIZE = tl.constexpr(int(Column.FLIP)), tl.constexpr(int(Column.SOLARIZ
 HALO, SIDE, VALUES = (tl.constexpr(x) for x in (BLUR_RADIUS, BASE_SIDE, TOKEN_VALUES))
 STD_R, STD_G, STD_B = (tl.constexpr(std) for std in IMAGENET_STD)
 # Kinds of samples: not blurred; blurred; blurred, then solarized. Blur and shrink are one product
-# but where solarize comes between them; where nothing is shrunk (p = 16) the last two are alike.
+# unless solarize comes between them. At p = 16 nothing is shrunk, so the last two kinds are one.
 PLAIN, BLURRED, SOLARIZED = (tl.constexpr(kind) for kind in range(3))
 
 
 def augment_patchify(
     crops_NHWC: Tensor, params_NP: Tensor, keep_idx_NL: Tensor, p: int, dtype: torch.dtype
 ) -> Tensor:
-    """tokens_NLV in `dtype`, on the device of the inputs, which keep the contract of op.py.
+    """Return tokens_NLV in `dtype` for inputs that keep the contract of op.py.
 
-    It launches on the current stream and waits for nothing. The first call for a p, dtype and
-    device compiles and copies a matrix: make it before the capture of a CUDA graph.
+    Launches on the current stream without waiting. The first call for a p, dtype and device
+    compiles and copies a matrix, so call once before you capture a CUDA graph.
     """
     crops, params, keep_idx = (x.contiguous() for x in (crops_NHWC, params_NP, keep_idx_NL))
     (n, kept), size = keep_idx.shape, crops.shape[1]
@@ -73,18 +73,18 @@ def augment_patchify(
 
 
 def kinds(p: int) -> tuple[int, ...]:
-    """The kinds of samples that take a launch each."""
+    """Return the kinds of samples that need a launch each."""
     return (0, 2) if p == BASE_SIDE else (0, 1, 2)
 
 
 def width(p: int, kind: int) -> int:
-    """The width in pixels of the tiles that hold the rows of a patch, with its halo if blurred."""
+    """Return the width in pixels of a tile with the rows of a patch, and its halo if blurred."""
     return int(triton.next_power_of_2(p + 2 * BLUR_RADIUS if kind else p))
 
 
 @cache
 def _padded_shrink(p: int, device: torch.device) -> Tensor:
-    """A of shrink_matrix with columns of zeros up to the width of the tile."""
+    """Return A of shrink_matrix, padded with columns of zeros to the width of the tile."""
     matrix = torch.zeros(BASE_SIDE, triton.next_power_of_2(p))
     matrix[:, :p] = torch.tensor(shrink_matrix(p), dtype=torch.float32)
     return matrix.to(device)
@@ -92,7 +92,7 @@ def _padded_shrink(p: int, device: torch.device) -> Tensor:
 
 @triton.jit(do_not_specialize=["size", "parts"])
 def _sum_gray(sums, crops, rows, size, parts, PIXELS: tl.constexpr):
-    """sums[n, part]: the gray before contrast of PIXELS pixels of a crop, for jittered crops."""
+    """Write sums[n, part], the gray before contrast of PIXELS pixels, for each jittered crop."""
     sample = tl.program_id(0).to(tl.int64)
     row = rows + sample * COLUMNS
     order = tl.load(row + ORDER).to(tl.int32)
@@ -110,9 +110,9 @@ def _make_tokens(
     tokens, crops, rows, keep_idx, sums, shrink, size, kept, parts, PARTS: tl.constexpr,
     P: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """One token a program, if its sample is of this KIND.
+    """Write one token per program, if its sample is of this KIND.
 
-    A launch for each, because a blur takes several times the registers of a token without.
+    Each kind has its own launch, because a blurred token needs several times the registers.
     """
     token = tl.program_id(0).to(tl.int64)
     sample = token // kept
@@ -146,7 +146,7 @@ def _make_tokens(
 
 @triton.jit
 def _mean_gray(sums, row, size, parts, PARTS: tl.constexpr):
-    """The mean gray before contrast; of a crop without jitter nothing was summed: 0."""
+    """Return the mean gray before contrast; 0 for a crop without jitter, which has no sums."""
     part, summed = tl.arange(0, PARTS), tl.where(tl.load(row + ORDER) >= 0, parts, 0)
     return tl.sum(tl.load(sums + part, mask=part < summed, other=0.0), 0) / (size * size)
 
@@ -156,10 +156,10 @@ def _product_with_pixels(
     crop, row, mean, top, left, size, shrink,
     P: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """M x M^T: M is the KIND's matrix and x the pixels of the patch, with its halo if blurred.
+    """Return M x M^T for the KIND's matrix M and the pixels x of the patch, with halo if blurred.
 
-    Sixteen rows of x at a time: exact products keep their operands in registers, which could not
-    hold all of them.
+    Takes sixteen rows of x at a time: exact products keep their operands in registers, which
+    cannot hold all rows.
     """
     side: tl.constexpr = TILE if KIND == SOLARIZED else SIDE
     halo: tl.constexpr = 0 if KIND == PLAIN else HALO
@@ -185,7 +185,7 @@ def _product_with_pixels(
 def _matrix(
     shrink, sigma, start, KIND: tl.constexpr, TILE: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """WIDE columns, from `start`, of what shrinks, blurs and shrinks, or blurs."""
+    """Return WIDE columns, from `start`, of the KIND's matrix: shrink, blur and shrink, or blur."""
     if KIND == PLAIN:
         matrix = _shrink_columns(shrink, start, TILE, WIDE)
     else:
@@ -197,9 +197,9 @@ def _matrix(
 
 @triton.jit
 def _pixels(crop, row, mean, top, left, size, height, width, WIDE: tl.constexpr):
-    """r, g, b, 16 x WIDE, after jitter and gray, from (top, left) of the final, flipped crop.
+    """Return r, g, b, 16 x WIDE, after jitter and gray, from (top, left) of the flipped crop.
 
-    Mirrored at the crop's borders; zero beyond `height` and `width`.
+    Pixels are mirrored at the crop's borders, and zero beyond `height` and `width`.
     """
     y, x = tl.arange(0, SIDE), tl.arange(0, WIDE)
     rows, columns = _reflected(top + y, size), _reflected(left + x, size)
@@ -212,21 +212,21 @@ def _pixels(crop, row, mean, top, left, size, height, width, WIDE: tl.constexpr)
 
 @triton.jit
 def _reflected(index, size):
-    """The index mirrored at the first and at the last pixel, neither of which comes twice."""
+    """Mirror the index at the first and at the last pixel, without repeating them."""
     index = tl.abs(index)
     return tl.minimum(index, 2 * (size - 1) - index)
 
 
 @triton.jit
 def _shrink_columns(shrink, start, TILE: tl.constexpr, WIDE: tl.constexpr):
-    """WIDE columns of the padded shrink matrix, from `start`."""
+    """Load WIDE columns of the padded shrink matrix, from `start`."""
     i, j = tl.arange(0, SIDE)[:, None], start + tl.arange(0, WIDE)[None, :]
     return tl.load(shrink + i * TILE + j)
 
 
 @triton.jit
 def _band(sigma, start, TILE: tl.constexpr, WIDE: tl.constexpr):
-    """band[i, j]: the weight in pixel i of the blurred patch of pixel start + j, halo included."""
+    """Return band[i, j], the weight of input pixel start + j (halo included) in blurred pixel i."""
     total = tl.sum(_bell(tl.arange(0, 4 * HALO) - HALO, sigma), 0)
     i, j = tl.arange(0, TILE)[:, None], start + tl.arange(0, WIDE)[None, :]
     return _bell(j - i - HALO, sigma) / total
@@ -240,13 +240,13 @@ def _bell(distance, sigma):
 
 @triton.jit
 def _sandwich(m, x):
-    """m x m^T."""
+    """Return m x m^T."""
     return _product(m, _product(x, tl.trans(m)))
 
 
 @triton.jit
 def _product(a, b, plus=None):
-    """a b + plus in float32, without TF32."""
+    """Return a b + plus in float32, without TF32."""
     return tl.dot(a, b, plus, input_precision="ieee")
 
 

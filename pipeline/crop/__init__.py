@@ -1,1 +1,1 @@
-"""Windows of decoded images -> crops of one size, all images and views in one launch."""
+"""Crop windows of decoded images to one size, with one launch for all images and views."""

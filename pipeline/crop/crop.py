@@ -1,8 +1,8 @@
-"""All views' crops of a batch of decoded images, in one launch: contract, checks, public function.
+"""Crop all views of a batch of decoded images in one launch: contract, checks, public function.
 
-On a GPU the kernel of crop.cu, compiled at first use, elsewhere the definition (definition.py). In
-place of DALI's fn.resize, with which it agrees to one level, it fetches a pixel once for each view,
-not for each use, and keeps what lies between its two passes out of global memory.
+A GPU runs the kernel of crop.cu, compiled at first use; a CPU runs the definition (definition.py).
+Both agree with DALI's fn.resize to one level. Unlike fn.resize, the kernel reads a pixel once per
+view and keeps the values between its two passes out of global memory.
 """
 
 import ctypes
@@ -18,23 +18,24 @@ from accelssl.pipeline.crop.images import CHANNELS, Images
 from accelssl.pipeline.cuda.nvrtc import CompilationFailed
 
 SIZES = range(16, 513)
-"""Sides of crops, in pixels."""
+"""Supported sides of crops, in pixels."""
 
 Windows = Tensor | NDArray[np.float32]
 
 
 def crop(images: Images, windows: Windows | Sequence[Windows], size: int) -> Tensor:
-    """The windows of N images, resized: uint8 crops_VNHWC, H = W = size, on the images' device.
+    """Resize windows of N images. Return uint8 crops_VNHWC, H = W = size, on the images' device.
 
-    windows: windows_VN4, or a windows_N4 for each of V views; float32 (top, left, bottom, right) in
-    pixels, which may be fractions; on the CPU. Values are within one level of fn.resize's. On a GPU
-    it runs on the current stream and waits for nothing. Raises ValueError, naming the value, for a
-    window that is empty or not in its image, and for other shapes, dtypes, devices or sizes;
-    CompilationFailed where there is no kernel (see `unavailable`).
+    windows: windows_VN4, or a windows_N4 for each of V views, on the CPU: float32 (top, left,
+    bottom, right) in pixels, which may be fractions. On a GPU the kernel runs on the current stream
+    and the call does not wait.
+
+    Raises ValueError with the wrong value for a window that is empty or outside its image, and for
+    other shapes, dtypes, devices or sizes. Raises CompilationFailed if `unavailable` is not None.
     """
     windows_VN4 = _checked(images, windows, size)
     if images.device.type == "cuda":
-        # Imported when first used: CUDA's libraries are not everywhere.
+        # Imported when first used: the CUDA libraries may be missing.
         from accelssl.pipeline.crop import cuda_kernel
 
         return cuda_kernel.crop(images, windows_VN4, size)
@@ -42,7 +43,7 @@ def crop(images: Images, windows: Windows | Sequence[Windows], size: int) -> Ten
 
 
 def unavailable(device: torch.device) -> str | None:
-    """Why `crop` cannot work on a device, or None where it can. Compiles the kernel."""
+    """Compile the kernel for a device. Return why `crop` cannot run there, or None if it can."""
     if device.type == "cpu":
         return None
     if device.type != "cuda":
@@ -103,7 +104,7 @@ def _check_view(view: int, windows_N4: Windows, n: int) -> None:
 
 def _check_places(windows_VN4: NDArray[np.float32], sizes_N2: NDArray[np.int32]) -> None:
     low, high = windows_VN4[..., :2], windows_VN4[..., 2:]
-    # Written so that a NaN is wrong too.
+    # Written so that NaN fails as well.
     right = ((low >= 0) & (low < high) & (high <= sizes_N2)).all(axis=2)
     if not right.all():
         view, i = np.argwhere(~right)[0].tolist()

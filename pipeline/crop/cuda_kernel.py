@@ -1,6 +1,7 @@
-"""The crop in CUDA C++ (crop.cu): loads the kernel and launches it.
+"""Load and launch the crop kernel in CUDA C++ (crop.cu).
 
-One copy of a small table to the device and one launch, on the current stream of the images' device.
+A call copies one small table to the device and makes one launch, both on the current stream of the
+images' device.
 """
 
 import ctypes
@@ -21,20 +22,20 @@ from accelssl.pipeline.crop.kernel_source import (
 )
 from accelssl.pipeline.cuda.driver import functions, launch
 
-# Rows of a crop that a block makes: many, as a block begins with rows of the image that the one
-# before it has read too; few, where else there are not enough blocks for the device.
+# Rows of a crop per block. Neighbouring blocks both read the image's rows between them, so long
+# strips are better, unless there are too few blocks for the device.
 _LONG_STRIP, _SHORT_STRIP = 48, 16
 
 
 class _Kernel(NamedTuple):
-    """`module` keeps the function loaded."""
+    """Loaded kernel; `module` keeps it loaded."""
 
     module: Any
     crop: Any
 
 
 def crop(images: Images, windows_VN4: NDArray[np.float32], size: int) -> Tensor:
-    """crops_VNHWC; see crop.py for the contract, which has been checked."""
+    """Return crops_VNHWC for inputs that keep the contract of crop.py."""
     views, n = windows_VN4.shape[:2]
     device = images.device
     crops = torch.empty((views, n, size, size, CHANNELS), dtype=torch.uint8, device=device)
@@ -48,13 +49,13 @@ def crop(images: Images, windows_VN4: NDArray[np.float32], size: int) -> Tensor:
         types = (ctypes.c_void_p,) * 4 + (ctypes.c_int,) * 4
         shape = (views * n * -(-size // strip), threads(size), shared_bytes())
         launch(kernel.crop, shape, torch.cuda.current_stream().cuda_stream, arguments, types)
-    del table  # until here; torch reuses its memory in the order of the stream
+    del table  # torch reuses its memory only after the launch, in the order of the stream
     return crops
 
 
 @cache
 def load(device: int) -> _Kernel:
-    """The kernel on a device: compiled, or from the disk cache, and loaded."""
+    """Compile the kernel, or read it from the disk cache, and load it on a device."""
     major, minor = torch.cuda.get_device_capability(device)
     code = machine_code(f"sm_{major}{minor}")
     return _Kernel(*functions(device, code, ("crop",), shared_bytes()))
@@ -63,7 +64,7 @@ def load(device: int) -> _Kernel:
 def _table(
     images: Images, windows_VN4: NDArray[np.float32], device: torch.device
 ) -> tuple[Tensor, list[int]]:
-    """ptrs, sizes and windows on the device, in one copy, and where each of them begins."""
+    """Copy ptrs, sizes and windows to the device as one table. Return it and their addresses."""
     parts = [images.ptrs_N.numpy(), images.sizes_N2.numpy(), windows_VN4]
     ends = np.cumsum([part.nbytes for part in parts])
     pinned = torch.empty(int(ends[-1]), dtype=torch.uint8, pin_memory=True)

@@ -1,10 +1,12 @@
-"""The crop's definition, in PyTorch: what the CUDA kernel is held to.
+"""Definition of the crop in PyTorch; tests compare the CUDA kernel with it.
 
-A window is resized as NVIDIA DALI's fn.resize does with antialias, a region and linear
-interpolation. Along an axis, output i has its centre at low + (i + 1/2) scale - 1/2 in pixels of
-the image, scale = (high - low) / size. A pixel's weight falls from the centre on in a straight
-line, to 0 at a distance of max(1, scale) pixels; the weights of an output are then scaled to a sum
-of 1. The filter sees the image's pixels beyond the window; beyond the image it sees the nearest.
+Legend of shape suffixes: H x W pixels of an image or crop, C = 3 channels, 4 corners of a window.
+
+A window is resized as by NVIDIA DALI's fn.resize with antialias, a region and linear interpolation.
+Along an axis, the centre of output i is low + (i + 1/2) scale - 1/2 in pixels of the image, with
+scale = (high - low) / size. The weight of a pixel falls linearly from the centre to 0 at a distance
+of max(1, scale) pixels. The weights of an output are then scaled to a sum of 1. The filter reads
+pixels of the image beyond the window; beyond the image it repeats the nearest pixel.
 """
 
 import torch
@@ -14,15 +16,15 @@ from torch import Tensor
 def crop_image(
     image_HWC: Tensor, window_4: Tensor, size: int, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """The window (top, left, bottom, right) of a uint8 image as uint8 crop_HWC, size x size.
+    """Resize the window (top, left, bottom, right) of a uint8 image to uint8 crop_HWC.
 
-    Computed in `dtype` and rounded once, to the nearest (even in the middle).
+    The crop is size x size, computed in `dtype` and rounded once (half to even).
     """
     return resized_image(image_HWC, window_4, size, dtype).round().clamp(0, 255).to(torch.uint8)
 
 
 def resized_image(image_HWC: Tensor, window_4: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """The same before it is rounded: crop_HWC in `dtype`."""
+    """Return crop_HWC of crop_image before it is rounded, in `dtype`."""
     top, left, bottom, right = window_4.tolist()
     y, rows = weights(top, bottom, image_HWC.shape[0], size, dtype)
     x, columns = weights(left, right, image_HWC.shape[1], size, dtype)
@@ -34,8 +36,8 @@ def resized_image(image_HWC: Tensor, window_4: Tensor, size: int, dtype: torch.d
 def weights(
     low: float, high: float, extent: int, size: int, dtype: torch.dtype
 ) -> tuple[int, Tensor]:
-    """For one axis: the first pixel that any output sees, and weights (size, pixels from it on)."""
-    # Places in float64 whatever the dtype: far from the origin float32 keeps too few digits.
+    """Return the first pixel that one axis reads, and the weights (size, pixels) from it on."""
+    # Positions are float64 for every dtype: far from the origin float32 has too few digits.
     scale = (high - low) / size
     radius = max(1.0, scale)
     centres = low + (torch.arange(size, dtype=torch.float64) + 0.5) * scale - 0.5

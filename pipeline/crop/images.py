@@ -1,4 +1,7 @@
-"""Decoded images where the decoder left them: addresses and sizes, and what keeps them alive."""
+"""Decoded images in the decoder's memory: their addresses and sizes.
+
+Legend of shape suffixes: N images, 2 = (height, width), 3 = (height, width, channels).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,15 +14,15 @@ from torch import Tensor
 
 CHANNELS = 3
 MAX_EXTENT = 2**24
-"""Pixels of a side, at most: as far as float32 counts."""
+"""Largest side in pixels: the largest range of integers that float32 represents exactly."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """N decoded images on one device: uint8, RGB, HWC, without gaps between rows.
+    """Batch of N decoded images on one device: uint8, RGB, HWC, without gaps between rows.
 
-    ptrs_N: int64, addresses, of any alignment; sizes_N2: int32, (height, width); both on the CPU.
-    owner keeps the memory alive. Raises ValueError, naming the value, for anything else.
+    ptrs_N: int64 addresses with any alignment. sizes_N2: int32 (height, width). Both are on the
+    CPU. owner keeps the memory alive. Raises ValueError with the wrong value for other inputs.
     """
 
     ptrs_N: Tensor
@@ -49,9 +52,9 @@ class Images:
 
     @classmethod
     def of_tensors(cls, images: Sequence[Tensor], device: torch.device) -> "Images":
-        """Images that are tensors: contiguous uint8 (H, W, 3) on `device`.
+        """Return Images of tensors: contiguous uint8 (H, W, 3) on `device`.
 
-        Raises ValueError, naming the image, for others.
+        Raises ValueError with the image's index for other tensors.
         """
         for i, image in enumerate(images):
             fits = image.dtype == torch.uint8 and image.ndim == 3 and image.shape[2] == CHANNELS
@@ -68,11 +71,11 @@ class Images:
 
     @classmethod
     def of_dali(cls, images: Any, device: torch.device) -> "Images":
-        """Images that DALI's decoder made: a TensorListGPU (or TensorListCPU) in layout HWC.
+        """Return Images of DALI's decoder: a TensorListGPU (or TensorListCPU) in layout HWC.
 
-        They are ready in the order of the stream that DALI's pipeline was run with; on a GPU
-        `owner` does not keep them from being overwritten (output_leases.py does). Raises
-        ValueError, naming the image, when one has not three channels.
+        The images are ready in the order of the stream that ran DALI's pipeline. On a GPU `owner`
+        does not stop DALI from overwriting them; an output lease does (output_leases.py). Raises
+        ValueError with the image's index if an image does not have three channels.
         """
         shapes_N3 = np.array(images.shape(), dtype=np.int64)
         _check_channels(shapes_N3)
@@ -90,10 +93,13 @@ def _check_channels(shapes_N3: NDArray[np.int64]) -> None:
 
 
 def _addresses(images: Any, shapes_N3: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the images of DALI's list: a sum, where they lie one behind the other, as each
-    that is asked for costs microseconds of Python's lock."""
+    """Return the addresses of the images in a DALI list.
+
+    Contiguous images need one call and a sum; a call per image would hold Python's lock for
+    microseconds each.
+    """
     try:
-        first = images.data_ptr()  # a RuntimeError where they lie apart
+        first = images.data_ptr()  # raises RuntimeError if they are not contiguous
     except RuntimeError:
         return np.array([images[i].data_ptr() for i in range(len(images))], dtype=np.int64)
     sizes_bytes_N: NDArray[np.int64] = shapes_N3.prod(axis=1)

@@ -1,4 +1,4 @@
-"""The crop's CUDA source, what it is compiled with, and the machine code."""
+"""CUDA source of the crop: compiler options and machine code."""
 
 from accelssl.pipeline.cuda import nvrtc
 
@@ -13,28 +13,30 @@ SOURCES = (
     "huge.cuh",
 )
 THREADS = 256
-# Blocks of THREADS that a multiprocessor is to hold at a time: registers are shared out by that.
+# Blocks of THREADS per multiprocessor, a bound on the registers of a thread.
 BLOCKS = 4
-# Bytes of a row of the image that a tile sees, at most: 512 pixels.
+# Most bytes that a tile reads of a row of the image: 512 pixels.
 SPAN = 1536
-# Rows in the ring, and its bytes for each beyond SPAN: as rows.cuh has them.
+# Rows of the ring buffer, and its bytes per row beyond SPAN; rows.cuh has the same values.
 _ROWS, _BEYOND = 16, 32 + 16
 
 
 def threads(size: int) -> int:
-    """Of a block that makes crops of this side, in whole warps: as many as a
-    tile has columns, where SPAN does not make it narrower."""
+    """Return the threads of a block for crops of this side, in whole warps.
+
+    A thread computes one column of a tile. SPAN may narrow a tile; then some threads are idle.
+    """
     tiles = -(-size // THREADS)
     return 32 * -(-size // (32 * tiles))
 
 
 def shared_bytes(span: int = SPAN) -> int:
-    """Shared memory of a block: the ring of rows of the image, or what huge.cuh needs."""
+    """Return the bytes of shared memory of a block: a ring of rows, or the need of huge.cuh."""
     return max(_ROWS * (span + _BEYOND), 32 * THREADS)
 
 
 def defines(span: int = SPAN) -> tuple[str, ...]:
-    """What the compiler is told."""
+    """Return the compiler's -D options."""
     return (
         f"-DTHREADS={THREADS}",
         f"-DBLOCKS={BLOCKS}",
@@ -44,15 +46,12 @@ def defines(span: int = SPAN) -> tuple[str, ...]:
 
 
 def sources() -> dict[str, str]:
-    """The text of each of SOURCES."""
+    """Return the text of each of SOURCES by name."""
     return {name: nvrtc.source("accelssl.pipeline.crop", name) for name in SOURCES}
 
 
 def machine_code(architecture: str) -> bytes:
-    """The kernel `crop` for an architecture such as "sm_90", from the disk cache if it is there.
-
-    Raises CompilationFailed.
-    """
+    """Return the kernel `crop` for an architecture such as "sm_90", as nvrtc.machine_code does."""
     return nvrtc.machine_code(sources(), _options, architecture)
 
 

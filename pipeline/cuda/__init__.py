@@ -1,1 +1,1 @@
-"""Run-time compilation and launching of CUDA kernels."""
+"""Compile CUDA kernels at run time, load them and launch them."""

@@ -9,14 +9,14 @@ from accelssl.pipeline.cuda.nvrtc import CompilationFailed
 
 
 def functions(device: int, code: bytes, names: tuple[str, ...], shared: int) -> list[Any]:
-    """Loads code on a device: the module, which keeps it loaded, and its functions of these names.
+    """Load machine code on a device. Return its module and the functions with these names.
 
-    shared: bytes of shared memory that a launch of the last of them may ask for. Raises
-    CompilationFailed.
+    The functions are valid while the module is referenced. shared: the most bytes of shared memory
+    of a launch of the last function. Raises CompilationFailed.
     """
     driver = _driver()
     with torch.cuda.device(device):
-        torch.empty(1, device=f"cuda:{device}")  # the device's context must be the current one
+        torch.empty(1, device=f"cuda:{device}")  # makes the device's context current
         module = checked(driver.cuModuleLoadData(code))
         loaded = [checked(driver.cuModuleGetFunction(module, name.encode())) for name in names]
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -31,9 +31,9 @@ def launch(
     arguments: tuple[int, ...],
     types: tuple[Any, ...],
 ) -> None:
-    """Launches a kernel. shape: blocks, threads of each, bytes of shared memory of each.
+    """Launch a kernel. shape: blocks, threads per block, bytes of shared memory per block.
 
-    Raises RuntimeError: also for what an earlier kernel did wrong, as every call of CUDA does.
+    Raises RuntimeError if the launch fails, or if an earlier kernel on the device has failed.
     """
     blocks, threads, shared = shape
     error, *_ = _driver().cuLaunchKernel(
@@ -41,7 +41,7 @@ def launch(
     )
     if int(error):
         raise RuntimeError(
-            f"A kernel of {blocks} blocks of {threads} threads could not be launched: {error.name}."
+            f"The launch of {blocks} blocks of {threads} threads failed: {error.name}."
         )
 
 
@@ -50,13 +50,13 @@ def _driver() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise CompilationFailed(f"the package cuda-bindings is missing: {error}") from error
+        raise CompilationFailed(f"cuda-bindings cannot be imported ({error})") from error
     return driver
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """What a call of the driver gives besides its error, which is raised as CompilationFailed."""
+    """Return the result of a driver call. Raise CompilationFailed if the call failed."""
     error, *values = result
     if int(error):
-        raise CompilationFailed(f"the CUDA driver: {error.name}")
+        raise CompilationFailed(f"the CUDA driver reports {error.name}")
     return values[0] if values else None

@@ -18,7 +18,7 @@ _DIGEST_BYTES = 32
 
 
 class CompilationFailed(Exception):
-    """NVRTC is missing, too old, or refuses the source; the text says which."""
+    """Error of a kernel that cannot be compiled or loaded; the message names the cause."""
 
 
 def machine_code(
@@ -46,7 +46,7 @@ def machine_code(
 
 
 def source(package: str, name: str) -> str:
-    """The text of a source file that lies in a package of ours."""
+    """Return the text of a source file in a package."""
     return (files(package) / name).read_text()
 
 
@@ -56,7 +56,7 @@ def _library() -> Any:
         from cuda.bindings import nvrtc
 
         nvrtc.nvrtcVersion()
-    except Exception as error:  # the bindings raise what the missing library makes them stumble on
+    except Exception as error:  # the bindings raise many types of error if the library is missing
         raise CompilationFailed(f"NVRTC cannot be loaded: {error}") from error
     return nvrtc
 
@@ -110,13 +110,13 @@ def _check(nvrtc: Any, error: Any, log: str) -> None:
 
 
 def _cache_folder() -> Path:
-    """Raises RuntimeError for a user without a home."""
+    """Return the folder of the disk cache. Raise RuntimeError for a user without a home."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "accelssl" / "kernels"
 
 
 def _write(path: Path, data: bytes) -> None:
-    """In full or not at all, whoever else does the same at the same moment."""
+    """Write the file atomically; several processes may write it at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(data)

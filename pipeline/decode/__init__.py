@@ -1,1 +1,1 @@
-"""DALI decoding, and the streams and hardware queues that decoding uses."""
+"""Decode JPEGs with DALI; manage the streams, leases and hardware queues of the decoder."""

@@ -1,4 +1,4 @@
-"""Decoded images become crops: by our kernel on a GPU, by DALI's resize elsewhere."""
+"""Crops of decoded images: by the crop kernel on a GPU, by DALI's resize on a CPU."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Crops(Protocol):
-    """Iterates (batch, crops): for each view a uint8 tensor crops_NHWC."""
+    """Iterator over (batch, crops): for each view a uint8 tensor crops_NHWC."""
 
     def __next__(self) -> tuple[Encoded, tuple[Tensor, ...]]: ...
     def close(self) -> None: ...
@@ -33,20 +33,23 @@ def crop_stream(
     decoding: Decoding,
     is_cubic: bool = False,
 ) -> Crops:
-    """The way that is best on `device`; arguments as for CropStream. Both agree to one level.
+    """Return KernelCrops on a GPU and CropStream otherwise. Both agree to one level.
 
-    The kernel knows no cubics: those are DALI's on a GPU too.
+    Arguments as for CropStream. Bicubic crops and GPUs on which the kernel does not compile also
+    use CropStream.
     """
     if device.type == "cuda" and not is_cubic:
         reason = unavailable(device)
         if reason is None:
             return KernelCrops(DecoderStream(split, batches, batch, device, decoding), sizes)
-        _log.warning("crops are made by DALI's resize, which is slower: %s", reason)
+        _log.warning(
+            "The crop kernel is unavailable (%s). DALI's resize is used, which is slower.", reason
+        )
     return CropStream(split, batches, sizes, batch, device, decoding, is_cubic)
 
 
 class KernelCrops:
-    """Crops of decoded images by the kernel: one launch for all views of a size."""
+    """Crops stream that uses the crop kernel, with one launch for all views of a size."""
 
     def __init__(self, decoder: DecoderStream, sizes: Sequence[int]) -> None:
         self._decoder, self._sizes = decoder, tuple(sizes)
@@ -65,4 +68,5 @@ class KernelCrops:
         return encoded, tuple(crops[view] for view in range(len(self._sizes)))
 
     def close(self) -> None:
+        """Free the decoders and close the batches."""
         self._decoder.close()

@@ -1,7 +1,7 @@
-"""The DALI graph: decode once, cut one window per view. The only file that imports nvidia.dali.
+"""DALI graph: decode each image once, cut one window per view. Only this file imports DALI.
 
-The same graph runs on the CPU and on a GPU. DALI draws nothing at random: windows come in with the
-bytes, because DALI's generators are keyed by the place in a batch and not by the sample.
+The same graph runs on a CPU and on a GPU. DALI draws nothing at random: the windows are inputs,
+because DALI keys its generators by the position in a batch and not by the sample.
 """
 
 import io
@@ -31,7 +31,7 @@ try:
 except ImportError as error:
     raise UserError(
         f"NVIDIA DALI cannot be imported ({error}).",
-        'Install it with: pip install "accelssl[cu13]" (or cu12); it runs without a GPU too.',
+        'Install it with: pip install "accelssl[cu13]" (or cu12); DALI also runs without a GPU.',
     ) from error
 
 
@@ -81,9 +81,9 @@ def _on_gpu(decoding: Decoding) -> dict[str, Any]:
 def _feed(
     batches: Iterator[Encoded], views: int, in_flight: "deque[_InFlight]", has_ended: Event
 ) -> Generator[tuple[Any, ...]]:
-    """What a decoder gets of each batch, with the windows of `views` views.
+    """Yield the graph's inputs for each batch: batch number, JPEGs, corners of `views` windows.
 
-    has_ended is set when there are no more batches, not where an exception ends this.
+    Sets has_ended after the last batch, but not if an exception ends the generator.
     """
     for number, encoded in enumerate(batches):
         numbers = np.full((len(encoded.jpegs), 1), number)
@@ -96,14 +96,14 @@ def _feed(
 
 
 def _in_dalis_list(jpegs: Sequence[Any]) -> Any:
-    # As a list of DALI's own: it looks at each array of a plain list, three times.
+    # DALI inspects each array of a plain list three times, but not the arrays of its own list.
     each = [TensorCPU(jpeg) for jpeg in jpegs]
     return TensorListCPU(each, contiguous=False)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, eq=False)
 class _InFlight:
-    """A batch, its number, and what was fed of it, which DALI may still read without copying."""
+    """Batch given to DALI, its number, and the inputs that DALI may still read without a copy."""
 
     number: int
     encoded: Encoded
@@ -111,9 +111,9 @@ class _InFlight:
 
 
 class _Stream:
-    """Runs the graph: what DecoderStream and CropStream have in common.
+    """Base class of DecoderStream and CropStream: runs the graph.
 
-    Several `decoders` take batches in turn, each in a pipeline of its own.
+    Several `decoders` take batches in turn, each with a separate DALI pipeline.
     """
 
     def __init__(
@@ -148,16 +148,16 @@ class _Stream:
             )
             for fed in round_robin(self._source, decoders)
         ]
-        self._next = 0  # the number of the batch to hand out
+        self._next = 0  # number of the next batch to return
         self._made: dict[int, tuple[int, list[Any]]] = {}
         self._leases = OutputLeases()
         self._failure: Exception | None = None
 
     def close(self) -> None:
-        """Give back the decoders, and close `batches`."""
+        """Free the decoders and close `batches`."""
         self._handed_out = None
         self._leases.close()
-        self._pipelines.clear()  # they are freed by the collector: they know themselves
+        self._pipelines.clear()  # the garbage collector frees pipelines: they refer to themselves
         self._made.clear()
         self._source.close()
         self._in_flight.clear()
@@ -165,28 +165,28 @@ class _Stream:
             self._batches.close()
 
     def _run(self) -> tuple[Encoded, list[Any]]:
-        """A batch, and the graph's outputs for it. StopIteration at the end.
+        """Return the next batch and the graph's outputs for it. Raise StopIteration at the end.
 
-        On a GPU the outputs are there until the next call, in the order of torch's current stream.
-        Numbers tell whose outputs they are: an interrupt, which Python raises as soon as DALI
-        has answered, costs what was just handed over, and with it that batch.
+        On a GPU the outputs are valid until the next call, in the order of torch's current stream.
+        The batch numbers match outputs to batches: Python raises an interrupt as soon as DALI has
+        returned, and the interrupt loses these outputs and their batch.
         """
         self._leases.end_last()
         while not self._is_made(self._next):
             self._next += 1
         while self._in_flight[0].number < self._next:
             self._in_flight.popleft()
-        # Bytes stay for a batch longer than DALI says that it needs them.
+        # Keep the JPEGs one batch longer than DALI reports to need them.
         self._handed_out = self._in_flight.popleft()
         made = self._made.pop(self._next % len(self._pipelines))[1]
         self._next += 1
         if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device)
-            self._leases.add((made, self._handed_out), stream)  # also the bytes they are made of
+            self._leases.add((made, self._handed_out), stream)  # and their JPEGs
         return self._handed_out.encoded, made
 
     def _is_made(self, number: int) -> bool:
-        """Wait for the decoder whose turn a batch is. False if an interrupt has cost it."""
+        """Wait until batch `number` is decoded. Return False if an interrupt has lost the batch."""
         if not self._pipelines:
             raise StopIteration
         place = number % len(self._pipelines)
@@ -200,11 +200,11 @@ class _Stream:
         return self._made[place][0] == number
 
     def _outputs_of(self, place: int) -> tuple[int, list[Any]]:
-        """What a decoder has next, and the number of its batch."""
+        """Return the number of the next batch of decoder `place`, and its outputs."""
         if self._failure:
             raise self._failure
         try:
-            # On a GPU the outputs are ready in the order of torch's stream.
+            # With torch's stream, the outputs are ready in the order of this stream.
             on_gpu = self.device.type == "cuda"
             stream = torch.cuda.current_stream(self.device) if on_gpu else None
             numbers, *outputs = self._pipelines[place].run(stream)
@@ -212,10 +212,10 @@ class _Stream:
             if self._has_ended.is_set():
                 raise
             self._failure = RuntimeError(
-                "The stream was interrupted as it fed the decoder. Make another one."
+                "The stream was interrupted while it fed the decoder. Create a new stream."
             )
             raise self._failure from None
-        except Exception as error:  # whatever DALI does afterwards, it is not the next batch
+        except Exception as error:  # after an error DALI does not return the next batch
             is_dalis = isinstance(error, RuntimeError)
             self._failure = self._name_the_broken_image(error) if is_dalis else error
             if self._failure is error:
@@ -231,17 +231,17 @@ class _Stream:
                 except Exception as reason:
                     return UserError(
                         f"{self._split.describe(sample)} cannot be decoded ({reason}).",
-                        "Write the set anew with accelssl shard-imagenet: it leaves such out.",
+                        "Write the set again with accelssl shard-imagenet: it omits such images.",
                     )
         return error
 
 
 class DecoderStream(_Stream):
-    """Iterates (batch, images): DALI's TensorList of the N decoded images on `device`, uint8 HWC
-    RGB. On a GPU they are there until the next call, for what is launched before on the stream that
-    was current in this one.
+    """Iterator over (batch, images): a DALI TensorList of N decoded images, uint8 HWC RGB.
 
-    split names a broken image in errors; batch is the largest N. Ends when `batches` ends.
+    The images are on `device`. On a GPU they are valid until the next call of `next`, for kernels
+    launched on the stream that was current in this call. `split` names a broken image in errors;
+    `batch` is the largest N. Ends when `batches` ends.
     """
 
     def __init__(
@@ -263,11 +263,10 @@ class DecoderStream(_Stream):
 
 
 class CropStream(_Stream):
-    """Iterates (batch, crops): for each view a uint8 tensor crops_NHWC on `device`. Decodes by one
-    decoder alone.
+    """Iterator over (batch, crops): for each view a uint8 tensor crops_NHWC on `device`.
 
-    sizes are the views' crop sides in pixels; is_cubic: interpolated by cubics (a = -1/2, Pillow's
-    bicubic) instead of lines; the rest as for DecoderStream.
+    sizes: the views' crop sides in pixels. is_cubic: bicubic interpolation (a = -1/2, as Pillow)
+    instead of linear. Other arguments as for DecoderStream, but with one decoder.
     """
 
     def __iter__(self) -> Iterator[tuple[Encoded, tuple[Tensor, ...]]]:
@@ -276,5 +275,5 @@ class CropStream(_Stream):
     def __next__(self) -> tuple[Encoded, tuple[Tensor, ...]]:
         encoded, outputs = self._run()
         crops = (torch.utils.dlpack.from_dlpack(out.as_tensor()) for out in outputs)
-        # A GPU's are only lent.
+        # On a GPU the outputs are only leased.
         return encoded, tuple(each.clone() if each.is_cuda else each for each in crops)

@@ -1,18 +1,18 @@
-"""Work queues between a process and its GPU: as many as the card has, before CUDA starts.
+"""Number of hardware queues between this process and its GPU: set to 32 before CUDA starts.
 
-Streams are software; what they hold reaches the card through hardware queues, in order. A process
-gets 8 of them unless CUDA_DEVICE_MAX_CONNECTIONS asks for more, up to 32. DALI has many streams,
-and one that waits for the JPEG decoder holds up every stream that shares its queue: a training
-step waited 19 ms with 8 queues, 2.8 ms with 32 (ViT-B, 512 pairs, one H200).
+CUDA streams share hardware queues, which run their work in order. A process has 8 queues unless
+CUDA_DEVICE_MAX_CONNECTIONS asks for more, up to 32. DALI has many streams, and a stream that waits
+for the JPEG decoder blocks every stream in the same queue: a training step waited 19 ms with 8
+queues and 2.8 ms with 32 (ViT-B, 512 pairs, one H200).
 
 CUDA reads the variable once, when it starts. The command line sets it before it loads torch. In a
-script of your own, set it in the shell, or call
+Python script, set the variable in the shell, or call
 
     from accelssl.pipeline.decode.hardware_queues import set_hardware_queues
     set_hardware_queues()
 
-before anything touches the GPU; importing torch does not, torch.cuda.is_available() may.
-A Loader on a GPU that comes too late for it warns, once.
+before any code uses the GPU. Importing torch does not start CUDA; torch.cuda.is_available() may.
+A Loader that is created too late to set the variable warns once.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ import warnings
 
 VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 QUEUES = 32
-"""The most that CUDA takes."""
+"""Largest number of queues that CUDA supports."""
 
 _LIBRARY = "libcuda.so.1"
 _CUDA_ERROR_NOT_INITIALIZED = 3
@@ -34,16 +34,15 @@ _what_was_seen = {"unset after the start": False, "told": False}
 
 
 def set_hardware_queues() -> None:
-    """Ask for 32 queues, unless the environment says a number already. Does not load torch."""
+    """Set CUDA_DEVICE_MAX_CONNECTIONS to 32 unless it has a value. Does not load torch."""
     _look()
     os.environ.setdefault(VARIABLE, str(QUEUES))
 
 
 def cuda_has_started() -> bool:
-    """Whether anything in this process (torch, DALI, any other library) has started CUDA.
+    """Return True if a library of this process (torch, DALI or another) has started CUDA.
 
-    Asks the driver itself, and neither loads nor starts it. False where that cannot be asked
-    (outside Linux).
+    Asks the driver, but neither loads nor starts the driver. Returns False outside Linux.
     """
     only_if_loaded = getattr(os, "RTLD_NOLOAD", None)
     if only_if_loaded is None:
@@ -52,16 +51,16 @@ def cuda_has_started() -> bool:
         driver = ctypes.CDLL(_LIBRARY, mode=only_if_loaded | os.RTLD_NOW)
     except OSError:
         return False
-    # Every function of the driver answers so before cuInit.
+    # Before cuInit every driver function returns this error.
     answer: int = driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
     return answer != _CUDA_ERROR_NOT_INITIALIZED
 
 
 def problem() -> str | None:
-    """What is wrong with the number of queues of this process, in a sentence, or None.
+    """Return a sentence about a wrong number of queues in this process, or None.
 
-    A number below 32, a text that is none, or a variable that was not set when CUDA started. A
-    variable unset before that is no problem yet. Sets nothing.
+    Wrong are a number below 32, a text that is no number, and a variable that was unset when CUDA
+    started. An unset variable before CUDA starts is no problem. Sets nothing.
     """
     _look()
     text = os.environ.get(VARIABLE)
@@ -84,16 +83,15 @@ def problem() -> str | None:
 
 
 def complaint() -> str | None:
-    """The problem and its remedy, or None."""
+    """Return the problem and its remedy, or None."""
     found = problem()
     return None if found is None else f"{found} {REMEDY}"
 
 
 def warn_once() -> None:
-    """For a library user's process that is about to use a GPU: a RuntimeWarning if it is too late.
+    """Set the variable, or emit a RuntimeWarning if CUDA has already started with fewer queues.
 
-    Where it is not, and the variable is unset, it is set. At most one warning a process, and none
-    after tell_once has told.
+    For library users. Warns at most once per process, and never after tell_once has printed.
     """
     set_hardware_queues()
     if text := _untold():
@@ -101,7 +99,7 @@ def warn_once() -> None:
 
 
 def tell_once() -> None:
-    """The same for the command line: a line on stderr."""
+    """Do the same as warn_once for the command line, with a line on stderr."""
     set_hardware_queues()
     if text := _untold():
         print(f"warning: {text}", file=sys.stderr)
@@ -114,10 +112,10 @@ def _untold() -> str | None:
 
 
 def _look() -> None:
-    """Remembers what a later look cannot find out: that CUDA ran while the variable was unset."""
+    """Remember that CUDA ran while the variable was unset; a later call could not find out."""
     if VARIABLE not in os.environ and cuda_has_started():
         _what_was_seen["unset after the start"] = True
 
 
-# A script may set it between this import and its first batch: too late if CUDA runs already.
+# If CUDA runs at this import, it is too late for a script to set the variable.
 _look()

@@ -1,8 +1,7 @@
-"""What DALI made in a GPU's memory, kept until the GPU is done with it.
+"""Leases on DALI's outputs: keep their GPU memory until every kernel that reads them has ended.
 
-DALI gives the memory of an output away in the order of a stream of its own, also where `run` was
-given another: it writes the next batches there, or unmaps it, though a kernel that is to read the
-output may only have been launched.
+DALI reuses or unmaps the memory of an output in the order of a private stream, even if `run` got
+another stream. Without a lease DALI could overwrite the output before a launched kernel reads it.
 """
 
 from collections import deque
@@ -11,30 +10,30 @@ from typing import Protocol
 
 
 class Moment(Protocol):
-    """An event, or a stream as it is when it is asked: torch.cuda.Event, torch.cuda.Stream."""
+    """Point in a stream's work: a torch.cuda.Event, or a torch.cuda.Stream for its latest work."""
 
     def query(self) -> bool: ...
     def synchronize(self) -> None: ...
 
 
 class Stream(Moment, Protocol):
+    """CUDA stream as torch.cuda.Stream."""
+
     def record_event(self) -> Moment: ...
 
 
 class OutputLeases:
-    """Outputs that were handed out one after the other, the last one in use."""
+    """Queue of leases, oldest first; only the output of the newest lease is in use."""
 
     def __init__(self) -> None:
         self._leases: deque[_Lease] = deque()
 
     def add(self, outputs: object, stream: Stream) -> None:
-        """Keep `outputs`, which are read by what will be launched on `stream`, and nowhere else,
-        before the next call of `end_last`."""
+        """Keep `outputs`. Only kernels launched on `stream` before `end_last` may read them."""
         self._leases.append(_Lease(outputs, stream))
 
     def end_last(self) -> None:
-        """Nothing that will be launched from now on reads what was lent. Waits for the GPU if it is
-        not done with what was lent before the last."""
+        """End the newest lease and drop the finished ones. Wait for all leases but the newest."""
         if self._leases:
             self._leases[-1].end()
         while len(self._leases) > 1 or (self._leases and self._leases[0].is_done):
@@ -42,9 +41,9 @@ class OutputLeases:
             self._leases.popleft()
 
     def close(self) -> None:
-        """Give all back; waits for the GPU."""
+        """Wait for the GPU and drop all leases."""
         while self._leases:
-            with suppress(RuntimeError):  # of a GPU that has failed
+            with suppress(RuntimeError):  # raised if the GPU has failed
                 self._leases[0].wait()
             self._leases.popleft()
 

@@ -1,4 +1,4 @@
-"""A stream of the device that data is prepared on, beside the one that trains."""
+"""CUDA stream for data preparation, separate from the training stream."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 class PrepStream:
-    """Work launched while it is `in_use` runs beside the device's other work; on a CPU, in order.
+    """CUDA stream for data preparation; on a CPU all methods run in order and wait for nothing.
 
-    One thread at a time may use it.
+    Only one thread at a time may use an object.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -23,6 +23,7 @@ class PrepStream:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
+        """Launch the kernels of the `with` block on this stream."""
         if self._stream is None:
             yield
             return
@@ -30,7 +31,7 @@ class PrepStream:
             yield
 
     def mark(self) -> torch.cuda.Event | None:
-        """The moment when all that was launched here until now is done."""
+        """Record an event after all work launched on this stream; None on a CPU."""
         return None if self._stream is None else self._stream.record_event()
 
     def sent(self, array: NDArray[Any]) -> Tensor:
@@ -40,7 +41,7 @@ class PrepStream:
         return pinned.to(self._device, non_blocking=True)
 
     def hand_over(self, made: torch.cuda.Event | None, *tensors: Tensor) -> None:
-        """Let the current stream use tensors made here by the moment `made`: it waits for that."""
+        """Let the current stream use `tensors` of this stream after it has reached event `made`."""
         if made is None:
             return
         current = torch.cuda.current_stream(self._device)

@@ -1,1 +1,1 @@
-"""Everything random about a sample, as a pure function of (seed, epoch, sample, view)."""
+"""Draw all randomness of a sample as a pure function of (seed, epoch, sample, view)."""

@@ -1,4 +1,4 @@
-"""Augmentation parameters: one row of numbers for each crop, drawn here and used by the op."""
+"""Draw the augmentation parameters: one row of numbers per crop, an input of the op."""
 
 from enum import IntEnum
 from itertools import permutations
@@ -11,7 +11,7 @@ from accelssl.pipeline.views import View
 
 
 class Column(IntEnum):
-    """The columns of params_NP, float32.
+    """Columns of params_NP, float32.
 
     ORDER is a row of JITTER_ORDERS, or -1: no jitter. BRIGHTNESS, CONTRAST and SATURATION are
     factors and HUE a fraction of a turn, as torchvision.transforms.functional takes them. GRAY,
@@ -36,10 +36,10 @@ JITTER_ORDERS = tuple(permutations(JITTER_OPS))
 def augmentation(
     view: View, index: int, seed: int, epoch: int, samples_N: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """params_NP for these samples: view `view`, which is number `index` of the method's views.
+    """Return params_NP of `view`, the method's view number `index`, for these samples.
 
-    Distributions are torchvision's: factors uniform in [max(0, 1 - s), 1 + s], hue in [-h, h],
-    sigma uniform in its range, the four jitters in random order.
+    The distributions are torchvision's: factors uniform in [max(0, 1 - s), 1 + s], hue in [-h, h],
+    sigma uniform in its range, and the four jitters in random order.
     """
     u = uniform(draw(seed, epoch, samples_N, index, Purpose.AUGMENT, 12))
     params = _params(view, u)
@@ -66,7 +66,7 @@ def _params(view: View, u: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def identity(samples: int) -> NDArray[np.float32]:
-    """params_NP of no augmentation at all: for evaluation."""
+    """Return params_NP that change nothing, for evaluation."""
     params = np.zeros((samples, len(Column)), dtype=np.float32)
     params[:, Column.ORDER] = -1
     return params

@@ -1,4 +1,4 @@
-"""What stands behind (seed, epoch, sample) besides the images: our draws, and who decodes."""
+"""Versions of the draws and of the decoders, which a resumed run compares with its checkpoint."""
 
 import re
 from collections.abc import Mapping
@@ -6,8 +6,11 @@ from functools import cache
 from importlib import metadata
 
 DRAW_VERSION = 1
-"""Of all that is drawn: orders, windows, augmentations, drops. Raise it whenever the same seed,
-epoch, sample and view draw something else, so that no run goes on in mid-epoch with other draws."""
+"""Version of all draws: orders, windows, augmentations and drops.
+
+Raise the version if a change alters any draw of some seed, epoch, sample and view. A run then
+cannot resume in the middle of an epoch with other draws.
+"""
 
 _DECODERS = {
     "DALI": re.compile(r"nvidia-dali-(nightly-|weekly-)?cuda\d+"),
@@ -15,9 +18,9 @@ _DECODERS = {
 }
 
 
-@cache  # all that is installed is looked through
+@cache  # the search reads the metadata of all installed packages
 def decoder_versions() -> Mapping[str, str]:
-    """The installed versions of what turns bytes into pixels, whatever CUDA they are built for."""
+    """Return the installed versions of DALI and nvImageCodec, for any version of CUDA."""
     found: dict[str, set[str]] = {name: set() for name in _DECODERS}
     for distribution in metadata.distributions():
         package = (distribution.metadata["Name"] or "").lower().replace("_", "-")

@@ -1,8 +1,8 @@
-"""What is drawn for the views of a sample: nothing but a function of (seed, epoch, sample, view).
+"""Draws of a batch: crop windows, augmentation parameters and kept patches of each view.
 
-So batch size, ranks and resumes change nothing that a sample looks like.
+A sample's draws depend on (seed, epoch, sample, view) alone, not on batch size, ranks or resumes.
 
-Shapes: N images, P parameters of an augmentation, L kept patches.
+Legend of shape suffixes: N images, P augmentation parameters, L kept patches.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from accelssl.pipeline.views import View
 
 @dataclass(frozen=True)
 class DrawnView:
-    """A view as a compression shows it: params_NP, keep_idx_NL."""
+    """Draws of one view for one compression: params_NP and keep_idx_NL."""
 
     compression: Compression
     params_NP: NDArray[np.float32]
@@ -29,23 +29,23 @@ class DrawnView:
 
 @dataclass(frozen=True)
 class Drawn:
-    """All that is drawn for a batch: windows_N4 of each view, and a DrawnView a compression."""
+    """Draws of a batch: windows_N4 for each view, and a DrawnView for each compression."""
 
     windows: tuple[Windows, ...] = ()
     views: tuple[DrawnView, ...] = ()
 
 
 Drawing = Callable[[Plan, NDArray[np.int64]], Drawn]
-"""From a plan and the (height, width) of its images, sizes_N2."""
+"""Function from a plan and sizes_N2, the (height, width) of its images, to their draws."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Of the samples of a batch, as its plan names them; a view is given by its place in `views`.
+    """Drawing for fixed `views`, `seed` and `compressions`; views are named by their index.
 
-    A compression leaves window and augmentation as they are. As a Drawing, draws for
-    `compressions`: of more than there are views, the further ones show the views anew, from the
-    first on. It needs no torch, so a process may do it that has only NumPy.
+    A compression changes neither window nor augmentation. If there are more compressions than
+    views, the further ones apply to the views again, from the first view on. The draws need no
+    torch: the reader processes compute them with NumPy alone.
     """
 
     views: tuple[View, ...]
@@ -56,7 +56,7 @@ class Draws:
         return Drawn(self.windows(plan, sizes_N2), self.drawn(plan, self.compressions))
 
     def drawn(self, plan: Plan, compressions: tuple[Compression, ...]) -> tuple[DrawnView, ...]:
-        """The views as compressions show them."""
+        """Return a DrawnView for each compression."""
         places = [number % len(self.views) for number in range(len(compressions))]
         params = {place: self.params(plan, place) for place in sorted(set(places))}
         return tuple(
@@ -65,20 +65,20 @@ class Draws:
         )
 
     def windows(self, plan: Plan, sizes_N2: NDArray[np.int64]) -> tuple[Windows, ...]:
-        """Where each view is cut, from images of these sizes."""
+        """Return windows_N4 of each view, in images of these sizes."""
         return tuple(
             random_windows(view, place, self.seed, plan.epoch, plan.samples_N, sizes_N2)
             for place, view in enumerate(self.views)
         )
 
     def params(self, plan: Plan, place: int) -> NDArray[np.float32]:
-        """How it is augmented: params_NP."""
+        """Return the augmentation parameters of view `place`: params_NP."""
         return augmentation.augmentation(
             self.views[place], place, self.seed, plan.epoch, plan.samples_N
         )
 
     def keep_idx(self, plan: Plan, place: int, compression: Compression) -> NDArray[np.int64]:
-        """The patches that a compression keeps of it: keep_idx_NL."""
+        """Return the patches of view `place` that a compression keeps: keep_idx_NL."""
         size = self.views[place].size
         patches, keep = compression.grid(size) ** 2, compression.keep(size)
         return drops.kept_patches(self.seed, plan.epoch, plan.samples_N, place, patches, keep)

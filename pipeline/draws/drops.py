@@ -1,4 +1,4 @@
-"""Which patches are kept: a uniformly random subset for each sample (paper, section 4.1)."""
+"""Draw the kept patches: a uniformly random subset for each sample (paper, section 4.1)."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +9,10 @@ from accelssl.pipeline.draws.philox import Purpose, draw
 def kept_patches(
     seed: int, epoch: int, samples_N: NDArray[np.int64], view: int, patches: int, keep: int
 ) -> NDArray[np.int64]:
-    """keep_idx_NL: for each sample the `keep` kept patches of `patches`, ascending, row-major.
+    """Return keep_idx_NL: for each sample `keep` of `patches` row-major indices, ascending.
 
-    The patches that draw the smallest words stay; the position breaks ties, so the result does
-    not depend on a sorting algorithm. Nested: a larger `keep` only adds patches.
+    The patches with the smallest random words are kept. The index breaks ties, so the result does
+    not depend on the sorting algorithm. A larger `keep` only adds patches.
     """
     if keep == patches:
         return np.broadcast_to(np.arange(patches), (len(samples_N), patches)).copy()

@@ -1,4 +1,4 @@
-"""The order of an epoch: a global permutation that every rank knows and none has to share."""
+"""Order of the samples in an epoch: a permutation that every rank computes alike."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from accelssl.pipeline.draws.philox import Purpose, draw
 
 @dataclass(frozen=True)
 class Position:
-    """The next batch nobody has seen: batch number `batch` of epoch `epoch`, both from 0."""
+    """Position in the data: batch number `batch` of epoch number `epoch`, both from 0."""
 
     epoch: int = 0
     batch: int = 0
@@ -20,7 +20,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Plan:
-    """One batch of one rank: which samples, in which epoch, and the position that follows it."""
+    """Plan of one batch of one rank: its samples, its epoch and the position after the batch."""
 
     samples_N: NDArray[np.int64]
     epoch: int
@@ -28,13 +28,13 @@ class Plan:
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The samples 0..samples-1 in the order of this epoch: a permutation drawn by (seed, epoch)."""
+    """Return the samples 0..samples-1 in a random order that depends on (seed, epoch) alone."""
     words = draw(seed, epoch, np.arange(samples), 0, Purpose.ORDER, 1)[:, 0]
     return np.argsort(words, kind="stable")
 
 
 def batches_per_epoch(samples: int, batch: int, world: int) -> int:
-    """Full batches every rank gets in an epoch. UserError when there is not even one."""
+    """Return the full batches per rank and epoch. Raise UserError if there is none."""
     full = samples // (batch * world)
     if full < 1:
         on_each = f" on each of {world} ranks" if world > 1 else ""
@@ -50,10 +50,10 @@ def batches_per_epoch(samples: int, batch: int, world: int) -> int:
 def plans(
     samples: int, batch: int, seed: int, rank: int, world: int, start: Position
 ) -> Iterator[Plan]:
-    """This rank's batches from `start` on, without end, epoch after epoch.
+    """Yield this rank's batches from `start` on, epoch after epoch, without end.
 
-    Within an epoch no two ranks and no two batches share a sample. The last samples of an epoch's
-    order that do not fill a batch on every rank are left out of it: others in each epoch.
+    Within an epoch no two ranks and no two batches share a sample. An epoch omits the last samples
+    of its order if they do not fill a batch on every rank; other epochs omit other samples.
     """
     full = batches_per_epoch(samples, batch, world)
     epoch, k = start.epoch, start.batch
@@ -68,7 +68,7 @@ def plans(
 
 
 def sequential_plans(samples: int, batch: int) -> Iterator[Plan]:
-    """Every sample once, in order, the last batch as it comes: for evaluation."""
+    """Yield every sample once, in order, for evaluation. The last batch may be smaller."""
     for first in range(0, samples, batch):
         last = min(first + batch, samples)
         yield Plan(np.arange(first, last), 0, Position(0, last // batch))

@@ -1,7 +1,7 @@
 """Counter-based random numbers: Philox4x32-10 (Salmon et al., SC 2011), vectorised in numpy.
 
-Every draw of the pipeline is a pure function of (seed, epoch, sample, view, purpose), so it does
-not depend on the batch a sample lands in, on the rank, on the order of calls or on a resume.
+Every draw of the pipeline is a pure function of (seed, epoch, sample, view, purpose). A draw does
+not depend on the batch of the sample, the rank, the order of calls or a resume.
 """
 
 from enum import IntEnum
@@ -19,7 +19,7 @@ _SHIFT = np.uint64(32)
 
 
 class Purpose(IntEnum):
-    """What a stream of numbers is for: streams of different purposes never overlap."""
+    """Purpose of a stream of numbers; streams with different purposes never overlap."""
 
     CROP = 0
     AUGMENT = 1
@@ -29,7 +29,7 @@ class Purpose(IntEnum):
 
 
 def philox4x32(counter: tuple[U64, U64, U64, U64], key: tuple[int, int]) -> tuple[U64, ...]:
-    """Ten rounds over four arrays of 32-bit counters (held in uint64), under one 64-bit key."""
+    """Apply ten rounds to four arrays of 32-bit counters (held in uint64), under a 64-bit key."""
     c0, c1, c2, c3 = counter
     for round_ in range(10):
         k0 = np.uint64((key[0] + round_ * _WEYL[0]) & 0xFFFFFFFF)
@@ -42,7 +42,7 @@ def philox4x32(counter: tuple[U64, U64, U64, U64], key: tuple[int, int]) -> tupl
 def draw(
     seed: int, epoch: int, samples_N: NDArray[np.int64], view: int, purpose: Purpose, count: int
 ) -> U32:
-    """`count` random 32-bit words for each sample id, shape (N, count).
+    """Return `count` random 32-bit words for each sample id, shape (N, count).
 
     key = (seed, epoch); counter = (block of four words, view and purpose, sample id low and high).
     seed and epoch count modulo 2^32.
@@ -61,5 +61,5 @@ def draw(
 
 
 def uniform(words: U32) -> NDArray[np.float64]:
-    """Words to numbers in [0, 1), exactly representable: w / 2^32."""
+    """Map each word w to w / 2^32, a number in [0, 1) that float64 represents exactly."""
     return words * np.float64(2.0**-32)

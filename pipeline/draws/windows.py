@@ -1,4 +1,4 @@
-"""Crop windows: which rectangle of an image a view shows. Pure functions of sample and size."""
+"""Draw crop windows, the rectangles that views cut from images of given sizes."""
 
 import math
 
@@ -10,7 +10,7 @@ from accelssl.pipeline.views import View
 
 ATTEMPTS = 10
 SHORT_SIDE, CENTRE = 256, 224
-"""Pixels in evaluation: of the resized picture's short side, and what is cut from its middle."""
+"""Pixels in evaluation: the short side of the resized image, and the side of its central crop."""
 Windows = NDArray[np.float32]
 
 
@@ -22,10 +22,11 @@ def random_windows(
     samples_N: NDArray[np.int64],
     sizes_N2: NDArray[np.int64],
 ) -> Windows:
-    """windows_N4 (top, left, bottom, right; whole pixels) as torchvision's RandomResizedCrop draws.
+    """Return windows_N4 with the distribution of torchvision's RandomResizedCrop.
 
-    sizes_N2 holds (height, width). Ten attempts at an area fraction and a log-uniform aspect, the
-    first that fits wins; otherwise the largest central window of an allowed aspect.
+    A window is (top, left, bottom, right) in whole pixels; sizes_N2 holds (height, width). Of ten
+    draws of an area fraction and a log-uniform aspect, the first that fits is used. If none fits,
+    the window is the largest central one of an allowed aspect.
     """
     u = uniform(draw(seed, epoch, samples_N, index, Purpose.CROP, 2 * ATTEMPTS + 2))
     height, width = sizes_N2[:, :1].astype(float), sizes_N2[:, 1:].astype(float)
@@ -57,10 +58,10 @@ def _largest_window(
 def central_windows(
     sizes_N2: NDArray[np.int64], short: int = SHORT_SIDE, size: int = CENTRE
 ) -> Windows:
-    """windows_N4 of evaluation: what "resize the short side to `short`, cut the centre" shows.
+    """Return windows_N4 for evaluation: the centre of the image resized to a short side `short`.
 
-    To the fraction of a pixel where torchvision's Resize and CenterCrop cut: the long side is
-    resized to whole pixels, so the two scales differ a little, and so is the place of the crop.
+    The windows equal those of torchvision's Resize and CenterCrop to a fraction of a pixel. Both
+    round the long side and the position of the crop to whole pixels of the resized image.
     """
     extents_N2 = sizes_N2.astype(np.int64)
     shortest_N1 = extents_N2.min(axis=1, keepdims=True)

@@ -1,1 +1,1 @@
-"""Reader threads and processes: encoded images, read ahead in the planned order."""
+"""Read encoded images ahead in the planned order, with threads or processes."""

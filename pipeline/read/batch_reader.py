@@ -1,6 +1,6 @@
-"""Reads the samples of a batch into one piece of memory, and says where in it they lie.
+"""Read the samples of a batch into one buffer.
 
-Shapes: N samples of the batch.
+Legend of shape suffixes: N samples of the batch.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Extents:
-    """Where in a batch's memory its JPEGs lie, and what else is known of the samples.
+    """Positions of a batch's JPEGs in its buffer, with labels and sizes of the images.
 
     sizes_N2: (height, width) in pixels.
     """
@@ -32,20 +32,20 @@ class Extents:
 
 
 class BatchReader:
-    """Reads batches of `split`, from any number of threads."""
+    """Reader of batches of `split`, for use by any number of threads."""
 
     def __init__(self, split: Split) -> None:
         self._split = split
-        # Once an image was read its size is known: 8 bytes a sample spare reading headers again.
+        # Cached after the first read of an image: 8 bytes per sample save parsing headers again.
         self._sizes_N2 = np.zeros((len(split), 2), dtype=np.int32)
-        # A read from an object store is a wait, not work: many at a time, also within a batch.
+        # A read from an object store mostly waits, so many reads of a batch run at a time.
         at_a_time = split.storage.parallel_reads
         self._pool = ThreadPoolExecutor(at_a_time) if at_a_time > 1 else None
 
     def read(self, samples_N: Int64, memory: memoryview) -> Extents:
-        """Fills `memory`, which has at least `room_bytes(samples_N)`.
+        """Read the samples into `memory`, which has at least `room_bytes(samples_N)`.
 
-        Raises UserError naming shard and key when an image cannot be read or is no JPEG.
+        Raises UserError with shard and key if an image cannot be read or is no JPEG.
         """
         split, samples = self._split, samples_N.tolist()
         ends_N = np.cumsum(split.room_bytes[samples_N])
@@ -58,7 +58,7 @@ class BatchReader:
             samples, reads(split.read_into, samples, rooms), strict=True
         ):
             labels.append(label)
-            # DALI's process dies of some bytes that are no JPEG at all, so every read is looked at.
+            # Some bytes that are no JPEG crash DALI's process, so every image is checked.
             if image[:2] != SOI or not self._sizes_N2[sample, 0]:
                 self._sizes_N2[sample] = self._size(sample, image)
         return Extents(
@@ -69,9 +69,11 @@ class BatchReader:
         )
 
     def room_bytes(self, samples_N: Int64) -> int:
+        """Return the buffer size that `read` needs for these samples."""
         return int(self._split.room_bytes[samples_N].sum())
 
     def close(self, *, waits: bool = True) -> None:
+        """End the threads. If waits, wait for reads that have begun."""
         if self._pool:
             self._pool.shutdown(wait=waits, cancel_futures=True)
 
@@ -81,5 +83,5 @@ class BatchReader:
         except ValueError:
             raise UserError(
                 f"{self._split.describe(sample)} is not a JPEG image.",
-                "Write the set anew with accelssl shard-imagenet, which verifies every image.",
+                "Write the set again with accelssl shard-imagenet, which verifies every image.",
             ) from None

@@ -1,4 +1,4 @@
-"""Encoded images for the decoder, read ahead in exactly the planned order."""
+"""Encoded images for the decoder, read ahead in the planned order."""
 
 import weakref
 from collections import deque
@@ -22,16 +22,16 @@ Bytes = NDArray[np.uint8]
 
 
 def read_ahead(readers: int) -> int:
-    """Batches whose files are read before they are asked for."""
+    """Return the number of batches that are read ahead."""
     return max(READ_AHEAD, readers)
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A planned batch with its bytes: jpegs (N arrays of uint8), labels_N, and what was drawn.
+    """Planned batch with its JPEGs (N arrays of uint8), labels_N and draws.
 
-    sizes_N2: (height, width) of the images. The bytes are those of the batch for as long as the
-    batch itself is referred to; then their memory serves another one.
+    sizes_N2: (height, width) of the images. The arrays are valid while the Encoded object is
+    referenced. Afterwards another batch reuses their memory.
     """
 
     plan: Plan
@@ -42,13 +42,14 @@ class Encoded:
 
 
 class EncodedBatches:
-    """Iterates Encoded batches as planned, reading `read_ahead(readers)` of them ahead.
+    """Iterator over the Encoded batches of `plans`; reads `read_ahead(readers)` batches ahead.
 
-    `drawing` makes what belongs to a batch besides its images; another may take its place at any
-    time, for the batches whose reading has not begun. `threads` read and draw, or as many processes
-    as there are `readers`, if any, to which `drawing` is sent by pickle; they start with the first
-    batch. Raises UserError naming shard and key when an image cannot be read or is no JPEG, and
-    again if it is asked once more.
+    `drawing` draws for each batch. Assign another Drawing at any time: it applies to batches whose
+    reading has not begun. `readers` processes read and draw, or `threads` threads if readers is 0.
+    Processes receive `drawing` by pickle. Threads and processes start with the first batch.
+
+    Raises UserError with shard and key if an image cannot be read or is no JPEG, and the same
+    error again in each further call.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class EncodedBatches:
             raise
 
     def close(self) -> None:
-        """End threads and processes, when they have read what they are at."""
+        """End threads and processes after the reads that have begun."""
         self._is_closed = True
         if self._work:
             pool, feed = self._work
@@ -113,14 +114,16 @@ class EncodedBatches:
 
 
 def _let_go(pool: ThreadPoolExecutor, feed: "_Feed") -> None:
-    """What happens to batches that nobody closed. It may happen at any moment in any thread, also
-    while that thread holds a lock of Python's own: so nothing is waited for."""
+    """Release unclosed batches without waiting.
+
+    May run in any thread, for example during garbage collection while the thread holds a lock.
+    """
     pool.shutdown(wait=False, cancel_futures=True)
     feed.let_go()
 
 
 class _Feed(Protocol):
-    """Where bytes come from. Memory is used again: new memory costs three times as long to fill."""
+    """Source of bytes. Reuses memory, because new memory takes three times as long to fill."""
 
     def read(self, plan: Plan, drawing: Drawing) -> tuple[Bytes, Extents, Drawn]: ...
     def take_back(self, memory: Bytes) -> None: ...
@@ -129,7 +132,7 @@ class _Feed(Protocol):
 
 
 class _Threads(_Feed):
-    """Reads in the calling thread."""
+    """Feed that reads in the calling thread."""
 
     def __init__(self, split: Split) -> None:
         self._reader, self._free = BatchReader(split), deque[Bytes]()
@@ -137,7 +140,7 @@ class _Threads(_Feed):
     def read(self, plan: Plan, drawing: Drawing) -> tuple[Bytes, Extents, Drawn]:
         needed_bytes = self._reader.room_bytes(plan.samples_N)
         memory = self._free.popleft() if self._free else np.empty(0, dtype=np.uint8)
-        if len(memory) < needed_bytes:  # a little more serves most of the batches to come
+        if len(memory) < needed_bytes:  # a fourth more fits most of the later batches
             memory = np.empty(needed_bytes * 5 // 4, dtype=np.uint8)
         extents = self._reader.read(plan.samples_N, memory.data)
         return memory, extents, drawing(plan, extents.sizes_N2)
@@ -153,7 +156,7 @@ class _Threads(_Feed):
 
 
 class _Processes(_Feed):
-    """Reads in other processes, as many at a time as there are of them."""
+    """Feed that reads in `count` processes, each with one batch at a time."""
 
     def __init__(self, split: Split, count: int) -> None:
         self._split = split
@@ -175,7 +178,7 @@ class _Processes(_Feed):
 
     def take_back(self, memory: Bytes) -> None:
         known = self._memories.get(memory.ctypes.data)
-        if known:  # not when all has been given back
+        if known:  # None after `close`
             self._free.append(known)
 
     def close(self) -> None:
@@ -189,7 +192,7 @@ class _Processes(_Feed):
             process.let_go()
 
     def _memory(self, samples: int) -> SharedMemory:
-        """Enough for any `samples` of the split."""
+        """Allocate memory that fits any `samples` samples of the split."""
         largest = np.sort(self._split.room_bytes)[-samples:]
         memory = SharedMemory(int(largest.sum()))
         self._memories[memory.array.ctypes.data] = memory

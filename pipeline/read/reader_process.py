@@ -1,8 +1,8 @@
-"""Reading in a process of its own: a file's bytes cost more Python than a trainer has to spare.
+"""Read batches in a separate process, so that reading does not hold the trainer's Python lock.
 
-The processes of a loader share one interpreter lock with nothing: 512 reads a batch, and what is
-drawn for their images, would otherwise keep the threads that launch the GPU's work waiting. Bytes
-travel in shared memory, in pieces that are used again; a process ends with the one that started it.
+512 reads per batch, and the draws for their images, would delay the threads that launch kernels.
+The bytes come back in shared memory, which later batches reuse. A reader process ends when the
+process that started it ends.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ CLOSING_S = 5.0
 
 
 class SharedMemory:
-    """Memory that processes share; only what was written to takes space."""
+    """Memory shared by processes; pages take space once they are written."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes, self.descriptor = max(1, size_bytes), -1
-        if hasattr(os, "memfd_create"):  # unlike /dev/shm it is not made small by containers
+        if hasattr(os, "memfd_create"):  # containers limit /dev/shm, but not memfd
             self.descriptor = os.memfd_create("accelssl-batch", os.MFD_CLOEXEC)
         else:
             with tempfile.TemporaryFile() as file:
@@ -49,13 +49,14 @@ class SharedMemory:
 
 
 def mapped(descriptor: int, size_bytes: int) -> NDArray[np.uint8]:
+    """Map a file descriptor into memory and return an array of its bytes."""
     return np.frombuffer(mmap.mmap(descriptor, size_bytes), dtype=np.uint8)
 
 
 class ReaderProcess:
-    """A process that reads batches of a split, one at a time. One thread may use it at a time.
+    """Process that reads batches of a split, one at a time. Only one thread at a time may use it.
 
-    Raises UserError when the set is not there any more as it was opened here.
+    `read` raises UserError if the shard set has changed since it was opened.
     """
 
     def __init__(self, split: Split) -> None:
@@ -64,7 +65,7 @@ class ReaderProcess:
         passed = (theirs.fileno(), descriptors_theirs.fileno())
         found_in = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
         self._process = subprocess.Popen(
-            # -P: what lies in the working folder is not to be imported in place of a library.
+            # -P: files in the working folder must not shadow libraries.
             [sys.executable, "-P", "-m", __name__, *map(str, passed)],
             pass_fds=passed,
             stdin=subprocess.DEVNULL,
@@ -78,9 +79,9 @@ class ReaderProcess:
         self._connection.send((split.storage.location, split.name, split.digest))
 
     def read(self, plan: Plan, memory: SharedMemory, drawing: Drawing) -> tuple[Extents, Drawn]:
-        """As BatchReader.read, and what `drawing`, pickled, makes of it in the process.
+        """Return the extents as BatchReader.read does, and the draws of `drawing` for the batch.
 
-        UserError also when the process was killed.
+        Pickles `drawing`. Raises UserError also if the process was killed.
         """
         pickled = pickle.dumps(drawing)
         try:
@@ -92,8 +93,8 @@ class ReaderProcess:
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
             raise UserError(
-                f"A process that reads images ended (exit code {self._exit_code()}).",
-                "Perhaps memory ran out. Go on with --resume, or with fewer --readers.",
+                f"A reader process ended unexpectedly (exit code {self._exit_code()}).",
+                "Memory may have run out. Continue with --resume and fewer --readers.",
             ) from error
         if isinstance(answer, Exception):
             raise answer
@@ -101,12 +102,12 @@ class ReaderProcess:
         return extents, drawn
 
     def let_go(self) -> None:
-        """End the process some time later: nothing is waited for."""
-        with contextlib.suppress(OSError):  # it ended by itself
+        """Ask the process to end, without waiting."""
+        with contextlib.suppress(OSError):  # the process has ended
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the process; it finishes the batch it is at."""
+        """End the process after the batch that it is reading."""
         self.let_go()
         self._connection.close()
         self._socket.close()
@@ -125,8 +126,8 @@ class ReaderProcess:
 
 
 def main() -> None:
-    """What the process does: answers its starter's questions, until there is none to ask."""
-    # Both may be sent to all processes of a job; the trainer still needs a batch to end well.
+    """Answer the requests of the parent process until it closes the connection."""
+    # A scheduler may signal all processes of a job, but the trainer needs a batch to end cleanly.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(int(sys.argv[1]))
@@ -147,7 +148,9 @@ def _opened(location: str, name: str, digest: str) -> BatchReader | Exception:
     try:
         shards = open_shards(location)
         if shards.digest != digest:
-            raise UserError(f"{location} was written anew meanwhile.", "Start again.")
+            raise UserError(
+                f"{location} has changed since this run opened it.", "Start the command again."
+            )
         return BatchReader(shards.split(name))
     except Exception as error:
         return _portable(error)
@@ -167,10 +170,10 @@ def _answer(
 
 
 def _portable(error: Exception) -> Exception:
-    """The error as another process can raise it."""
+    """Return an error that can be pickled and raised in another process."""
     if isinstance(error, UserError):
         return error
-    return RuntimeError(f"In a process that reads images:\n{traceback.format_exc()}")
+    return RuntimeError(f"Error in a reader process:\n{traceback.format_exc()}")
 
 
 if __name__ == "__main__":

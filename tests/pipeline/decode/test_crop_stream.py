@@ -179,6 +179,6 @@ def test_an_interrupt_of_what_feeds_the_decoders_is_no_end(
     with pytest.raises(KeyboardInterrupt):
         seen.extend(stream)
     for _ in range(3):
-        with pytest.raises(RuntimeError, match="Make another one"):
+        with pytest.raises(RuntimeError, match="Create a new stream"):
             seen += [next(stream) for _ in range(4)]
     batches.close()

@@ -138,7 +138,7 @@ def test_a_set_written_anew_is_noticed(shard_set: ShardSet) -> None:
     split = open_shards(shard_set.location).split("train")
     split.digest = "of before"
     process = ReaderProcess(split)
-    with pytest.raises(UserError, match="written anew"):
+    with pytest.raises(UserError, match="has changed since this run opened it"):
         process.read(first(3), SharedMemory(1 << 20), NONE)
     process.close()
 
@@ -150,7 +150,7 @@ def test_a_killed_process_is_said_and_nothing_hangs(shard_set: ShardSet) -> None
     process.read(first(3), memory, NONE)
     process._process.send_signal(signal.SIGKILL)
     process._process.wait()
-    with pytest.raises(UserError, match=r"ended \(exit code -9\)"):
+    with pytest.raises(UserError, match=r"ended unexpectedly \(exit code -9\)"):
         process.read(first(3), memory, NONE)
     process.close()
 
