@@ -12,11 +12,13 @@ from accelssl.errors import UserError
 from accelssl.option_names import option_of
 from accelssl.train.device import pick_device
 from accelssl.train.evaluate.block_features import probe_features, reset_last_norm
+from accelssl.train.evaluate.features import Extract, pixel_features
 from accelssl.train.evaluate.linear import linear_scores
 from accelssl.train.evaluate.linear_presets import LinearSettings, linear_preset, parse_rates
+from accelssl.train.evaluate.neighbours import neighbours_of
 from accelssl.train.evaluate.result_settings import Result
 from accelssl.train.evaluate.results import NAME as EVALUATION
-from accelssl.train.evaluate.run import evaluate_neighbours
+from accelssl.train.evaluate.results import NEAREST
 from accelssl.train.evaluate.subject import Subject, open_subject
 from accelssl.train.evaluate.tables import score_table
 from accelssl.train.ranks.distributed import device_of, joined, read_ranks
@@ -37,7 +39,7 @@ _OPTIONS_OF = {
 
 
 @dataclass(frozen=True)
-class Options:
+class EvaluateOptions:
     """How to evaluate; None takes the protocol's own.
 
     rates: as text, several for a linear probe. normalises: the preset with a BatchNorm before the
@@ -60,7 +62,7 @@ def evaluate_command(
     model: str | None,
     data: str | None,
     protocol: str,
-    options: Options,
+    options: EvaluateOptions,
     device: str,
     as_json: bool,
 ) -> str:
@@ -89,7 +91,25 @@ def evaluate_command(
     return json.dumps(result) if as_json else table
 
 
-def evaluate_linear(subject: Subject, options: Options, show: bool = True) -> Result:
+def evaluate_run(run: Path, data: str | None, device: torch.device, show: bool = True) -> Result:
+    """nn1 and knn20 of the run's last checkpoint, its untrained network and raw pixels.
+
+    The bank is the train split, the queries are the val split. Keeps them in RUN/evaluation.json
+    and returns them. UserError when there is no run, checkpoint or val split.
+    """
+    return evaluate_neighbours(open_subject(run, None, None, data, device), show)
+
+
+def evaluate_neighbours(subject: Subject, show: bool = True) -> Result:
+    """The same of any subject."""
+    shards = subject.shards
+    extracts: dict[str, Extract] = {**subject.networks, "pixels": pixel_features}
+    scores = neighbours_of(shards, extracts, subject.options, show)
+    sizes = {"bank": len(shards.split("train")), "queries": len(shards.split("val"))}
+    return subject.keep(NEAREST, scores | sizes)
+
+
+def evaluate_linear(subject: Subject, options: EvaluateOptions, show: bool = True) -> Result:
     """Linear accuracy of a subject, kept with its run."""
     settings = _linear_settings(options, subject.trained.width)
     if settings.resets_last_norm:
@@ -101,7 +121,7 @@ def evaluate_linear(subject: Subject, options: Options, show: bool = True) -> Re
     return subject.keep("linear", scores)
 
 
-def _linear_settings(options: Options, width: int) -> LinearSettings:
+def _linear_settings(options: EvaluateOptions, width: int) -> LinearSettings:
     if options.normalises and options.preset not in (None, "mae"):
         raise UserError(
             f"--lp-bn is the preset mae, and --preset {options.preset} was given.",
@@ -121,7 +141,10 @@ def _linear_settings(options: Options, width: int) -> LinearSettings:
 
 
 def _finetuned(
-    subject: Callable[[torch.device], Subject], options: Options, device: torch.device, show: bool
+    subject: Callable[[torch.device], Subject],
+    options: EvaluateOptions,
+    device: torch.device,
+    show: bool,
 ) -> Result:
     """Fine-tuning, by one process or by all that torchrun started; empty on all but the first."""
     # Imported here: its data loading needs much that the other protocols do not.
@@ -156,7 +179,7 @@ def _finetuned(
         return here.keep("finetune", found) if ranks.is_main else {}
 
 
-def _refuse(protocol: str, options: Options) -> None:
+def _refuse(protocol: str, options: EvaluateOptions) -> None:
     if protocol not in PROTOCOLS:
         raise UserError(f"The protocol {protocol!r} is not known.", f"Use {', '.join(PROTOCOLS)}.")
     for name, protocols in _OPTIONS_OF.items():

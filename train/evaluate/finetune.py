@@ -21,12 +21,12 @@ from accelssl.train.evaluate import finetune_state
 from accelssl.train.evaluate.backbone import Pictures
 from accelssl.train.evaluate.finetune_data import (
     Batch,
-    Plan,
+    FinetunePlan,
     SplitPictures,
     batches,
     steps_per_epoch,
 )
-from accelssl.train.evaluate.finetune_network import fingerprint, make_of
+from accelssl.train.evaluate.finetune_network import architecture_of, fingerprint
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 from accelssl.train.evaluate.finetune_state import FinetuneState
 from accelssl.train.evaluate.finetune_step import Trainee, begin, count_right, train_step
@@ -74,10 +74,10 @@ def finetune(
             "Start it without torchrun, on one GPU.",
         )
     _refuse(shards, settings, ranks)
-    make = make_of(vit)
-    pictures = replace(pictures, size=make.size)
+    architecture = architecture_of(vit)
+    pictures = replace(pictures, size=architecture.size)
     facts = settings.to_json() | {
-        "model": make.name,
+        "model": architecture.name,
         "weights": fingerprint(vit),
         "data": shards.digest,
         "mean": pictures.mean,
@@ -86,22 +86,34 @@ def finetune(
     with exclusive(out) if out and ranks.is_main else nullcontext():
         ranks.wait()  # until the folder is there
         state = finetune_state.load(out, facts) if out else FinetuneState(facts)
-        if state.result is not None:
-            return state.result
-        made = begin(vit, len(shards.classes), settings, device, state, ranks, is_compiled)
-        plan = _plan(shards, settings, state.step, ranks)
-        cores = max(1, usable_cores() // ranks.local_world)
-        arriving = batches(
-            SplitPictures(shards, pictures, settings),
-            plan,
-            cores if workers is None else workers,
-            pinned=device.type == "cuda",
-        )
-        with closing(arriving):
-            _train(made, plan, arriving, state, out, show)
-            state.result = _result(made, plan, arriving, state) | {"classes": len(shards.classes)}
-        _save(made, state, out)
+        if state.result is None:
+            made = begin(vit, len(shards.classes), settings, device, state, ranks, is_compiled)
+            cores = max(1, usable_cores() // ranks.local_world) if workers is None else workers
+            state.result = _run(made, shards, pictures, state, cores, out, show)
+            _save(made, state, out)
         return state.result
+
+
+def _run(
+    made: Trainee,
+    shards: ShardSet,
+    pictures: Pictures,
+    state: FinetuneState,
+    workers: int,
+    out: Path | None,
+    show: bool,
+) -> dict[str, Any]:
+    """Train and count from `state` to the end, and return the result."""
+    plan = _plan(shards, made.settings, state.step, made.ranks)
+    arriving = batches(
+        SplitPictures(shards, pictures, made.settings),
+        plan,
+        workers,
+        pinned=made.device.type == "cuda",
+    )
+    with closing(arriving):
+        _train(made, plan, arriving, state, out, show)
+        return _result(made, plan, arriving, state) | {"classes": len(shards.classes)}
 
 
 def _refuse(shards: ShardSet, settings: FinetuneSettings, ranks: Ranks) -> None:
@@ -134,8 +146,8 @@ def _largest_shared_batch(images: int, settings: FinetuneSettings, world: int) -
     )
 
 
-def _plan(shards: ShardSet, settings: FinetuneSettings, first: int, ranks: Ranks) -> Plan:
-    return Plan(
+def _plan(shards: ShardSet, settings: FinetuneSettings, first: int, ranks: Ranks) -> FinetunePlan:
+    return FinetunePlan(
         settings,
         len(shards.split("train")),
         len(shards.split("val")),
@@ -148,7 +160,7 @@ def _plan(shards: ShardSet, settings: FinetuneSettings, first: int, ranks: Ranks
 
 def _train(
     made: Trainee,
-    plan: Plan,
+    plan: FinetunePlan,
     arriving: Iterator[Batch],
     state: FinetuneState,
     out: Path | None,
@@ -206,7 +218,7 @@ def _read(state: FinetuneState, pending: Tensor | None) -> None:
 
 
 def _epoch(
-    made: Trainee, plan: Plan, arriving: Iterator[Batch], state: FinetuneState
+    made: Trainee, plan: FinetunePlan, arriving: Iterator[Batch], state: FinetuneState
 ) -> dict[str, Any]:
     """The line of history for the epoch that has just ended."""
     epoch = len(state.history) + 1
@@ -223,7 +235,7 @@ def _epoch(
 
 
 def _result(
-    made: Trainee, plan: Plan, arriving: Iterator[Batch], state: FinetuneState
+    made: Trainee, plan: FinetunePlan, arriving: Iterator[Batch], state: FinetuneState
 ) -> dict[str, Any]:
     settings, last = made.settings, state.history[-1]
     best = max(state.history, key=lambda line: line["right1"])
@@ -244,7 +256,7 @@ def _result(
 
 
 def _count(
-    made: Trainee, network: nn.Module, plan: Plan, arriving: Iterator[Batch], epoch: int
+    made: Trainee, network: nn.Module, plan: FinetunePlan, arriving: Iterator[Batch], epoch: int
 ) -> tuple[int, int]:
     return count_right(made, network, arriving, len(plan.counting()), epoch)
 
@@ -261,7 +273,7 @@ def _advance(state: FinetuneState, tick: float) -> float:
     return now
 
 
-def _line(plan: Plan, state: FinetuneState) -> str:
+def _line(plan: FinetunePlan, state: FinetuneState) -> str:
     text = f"fine-tuning, epoch {(state.step - 1) // plan.steps + 1} of {plan.settings.epochs}"
     if not state.history:
         return text

@@ -81,7 +81,7 @@ def evaluation_transform(pictures: Pictures) -> Transform:
     return transform
 
 
-class Purpose(IntEnum):
+class FinetunePurpose(IntEnum):
     """What is drawn: the first number of a key, so that no two purposes share draws."""
 
     ORDER = 0
@@ -90,7 +90,7 @@ class Purpose(IntEnum):
     HEAD = 3
 
 
-def seed_draws(purpose: Purpose, *key: int) -> None:
+def seed_draws(purpose: FinetunePurpose, *key: int) -> None:
     """Seeds all generators that timm's augmentation, mixing and stochastic depth draw from.
 
     So what is drawn depends on the key alone: on no number of workers or ranks, and on no resume.
@@ -101,7 +101,7 @@ def seed_draws(purpose: Purpose, *key: int) -> None:
     torch.manual_seed(number)
 
 
-def _number(purpose: Purpose, *key: int) -> int:
+def _number(purpose: FinetunePurpose, *key: int) -> int:
     return int(np.random.SeedSequence((purpose, *key)).generate_state(1, np.uint64)[0])
 
 
@@ -131,7 +131,7 @@ class SplitPictures(Dataset[Example | UserError]):
             return error
         if key.draw is None:
             return self._validation(picture), label
-        seed_draws(Purpose.PICTURE, self._seed, *key.draw)
+        seed_draws(FinetunePurpose.PICTURE, self._seed, *key.draw)
         return self._training(picture), label
 
 
@@ -160,7 +160,7 @@ def epoch_order(images: int, settings: FinetuneSettings, epoch: int) -> list[int
     order = RepeatAugSampler(  # type: ignore[no-untyped-call]
         range(images), num_replicas=1, rank=0, num_repeats=settings.repeats, selected_round=0
     )
-    order.set_epoch(_number(Purpose.ORDER, settings.seed, epoch))  # type: ignore[no-untyped-call]
+    order.set_epoch(_number(FinetunePurpose.ORDER, settings.seed, epoch))  # type: ignore[no-untyped-call]
     return list(order)
 
 
@@ -180,7 +180,7 @@ def steps_per_epoch(images: int, settings: FinetuneSettings) -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FinetunePlan:
     """Which pictures come when, on one of `world` ranks: all batches of all epochs from step
     `first` on, piece by piece, after each epoch all of val, and at the end val as often again as
     there are `last_counts`.

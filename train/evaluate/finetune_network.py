@@ -20,14 +20,14 @@ _HEAD, _NORM, _NORM_OF_MEAN = "head.", "norm.", "fc_norm."
 
 
 @dataclass(frozen=True)
-class Make:
+class VitArchitecture:
     """What timm calls a VisionTransformer, and the side in pixels of the pictures it is for."""
 
     name: str
     size: int
 
 
-def make_of(vit: nn.Module) -> Make:
+def architecture_of(vit: nn.Module) -> VitArchitecture:
     """UserError for what is no VisionTransformer that timm has made, for square pictures."""
     name = (getattr(vit, "pretrained_cfg", None) or {}).get("architecture")
     if not isinstance(vit, VisionTransformer) or not name:
@@ -38,7 +38,7 @@ def make_of(vit: nn.Module) -> Make:
     height, width = vit.patch_embed.img_size or (0, 0)
     if height != width:
         raise UserError(f"{name} takes pictures of {height} x {width} px.", "Use a square one.")
-    return Make(str(name), int(height))
+    return VitArchitecture(str(name), int(height))
 
 
 def classifier(vit: nn.Module, settings: FinetuneSettings, classes: int) -> VisionTransformer:
@@ -48,16 +48,16 @@ def classifier(vit: nn.Module, settings: FinetuneSettings, classes: int) -> Visi
     positions. `vit` stays as it is. UserError when weights are missing, or there is no CLS token to
     classify by.
     """
-    make = make_of(vit)
+    architecture = architecture_of(vit)
     if settings.pool == "token" and getattr(vit, "cls_token", None) is None:
         raise UserError(
-            f"{make.name} has no CLS token to classify by.",
+            f"{architecture.name} has no CLS token to classify by.",
             "Use --preset mae, which takes the mean.",
         )
     network = timm.create_model(
-        make.name,
+        architecture.name,
         num_classes=classes,
-        img_size=make.size,
+        img_size=architecture.size,
         drop_path_rate=settings.drop_path,
         global_pool=settings.pool,
     )
@@ -66,11 +66,11 @@ def classifier(vit: nn.Module, settings: FinetuneSettings, classes: int) -> Visi
     try:
         left = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:
-        raise _unlike(make.name, " ".join(str(error).split())[:200]) from error
+        raise _unlike(architecture.name, " ".join(str(error).split())[:200]) from error
     wrong = [n for n in left.missing_keys if not n.startswith((_HEAD, _NORM, _NORM_OF_MEAN))]
     wrong += [n for n in left.unexpected_keys if not n.startswith((_NORM, _NORM_OF_MEAN))]
     if wrong:
-        raise _unlike(make.name, ", ".join(wrong[:4]))
+        raise _unlike(architecture.name, ", ".join(wrong[:4]))
     assert isinstance(network.head, nn.Linear)
     nn.init.trunc_normal_(network.head.weight, std=settings.head_std)
     nn.init.zeros_(network.head.bias)

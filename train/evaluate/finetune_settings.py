@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from accelssl.errors import UserError
-from accelssl.train.evaluate.preset_names import refuse_unknown_preset
+from accelssl.train.evaluate.linear_presets import refuse_unknown_preset
 
 Pool = Literal["token", "avg"]
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from accelssl.errors import UserError
-from accelssl.train.evaluate.finetune_data import Batch, Purpose, seed_draws
+from accelssl.train.evaluate.finetune_data import Batch, FinetunePurpose, seed_draws
 from accelssl.train.evaluate.finetune_network import LearningRate, adamw_by_layer, classifier
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 from accelssl.train.evaluate.finetune_state import FinetuneState
@@ -60,7 +60,7 @@ def begin(
     is_compiled: bool | None,
 ) -> Trainee:
     """A network that begins with the weights of `vit`, or goes on with those of `state`."""
-    seed_draws(Purpose.HEAD, settings.seed)
+    seed_draws(FinetunePurpose.HEAD, settings.seed)
     network = classifier(vit, settings, classes).to(device)
     ema = ModelEmaV3(network, settings.ema_decay) if settings.ema_decay else None
     optimizer = adamw_by_layer(network, settings)
@@ -108,7 +108,7 @@ def train_step(trainee: Trainee, step: int, pieces: Iterator[Batch]) -> Tensor:
     total = torch.zeros((), device=trainee.device)
     for number in numbers:
         images_NCHW, labels_N = _on(trainee.device, next(pieces))
-        seed_draws(Purpose.MIXING, settings.seed, step, number)
+        seed_draws(FinetunePurpose.MIXING, settings.seed, step, number)
         images_NCHW, targets_NC = trainee.mixup(images_NCHW, labels_N)
         with _gradients_shared(trainee.replica, at_once=number == numbers[-1]):
             with _autocast(trainee.device):

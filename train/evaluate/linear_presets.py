@@ -1,10 +1,10 @@
 """Linear probes as the field trains them: every setting as data, without torch."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from accelssl.errors import UserError
-from accelssl.train.evaluate.preset_names import refuse_unknown_preset
 
 CENTRAL, FRESH = "central", "fresh"
 BASE_WIDTH = 768
@@ -123,3 +123,12 @@ def parse_rates(text: str) -> tuple[float, ...]:
         raise UserError(
             f"--lrs {text!r} are no numbers.", "Separate rates by commas, for example 0.1,1,10."
         ) from None
+
+
+def refuse_unknown_preset(preset: str, protocol: str, known: Collection[str]) -> None:
+    """UserError, with the presets of this protocol, unless `preset` is one of them."""
+    if preset not in known:
+        raise UserError(
+            f"The preset {preset!r} of --protocol {protocol} is not known.",
+            f"Use --preset {' or '.join(known)}.",
+        )

@@ -11,12 +11,13 @@ Shapes: D parameters, J groups of sub-batches, M values of a sketch.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from accelssl.errors import UserError
@@ -24,8 +25,7 @@ from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.loader import Loader
 from accelssl.train.gradients.estimator import GROUPS, Floats, Norms, Sums
 from accelssl.train.gradients.gradient import Gradient
-from accelssl.train.gradients.parts import WHOLE, Part
-from accelssl.train.gradients.sketch import SKETCH, Sketch
+from accelssl.train.ranks.distributed import ALONE, Ranks
 
 Views = tuple[Compression, ...]
 """What a step takes of a batch, in the order of the objective's arguments."""
@@ -33,8 +33,37 @@ _SHARE_OF_MEMORY = 0.5
 _OTHERS = 4  # the baseline's sum, two gradients, and one being sketched
 
 
+CPU = torch.device("cpu")
+
+
 @dataclass(frozen=True)
-class Plan:
+class RankPart:
+    """This rank's part, whose tensors meet on `device`."""
+
+    ranks: Ranks = ALONE
+    device: torch.device = CPU
+
+    def groups(self, count: int) -> range:
+        """Of `count` groups: consecutive ones, and about as many as any other rank's."""
+        rank, world = self.ranks.rank, self.ranks.world
+        return range(count * rank // world, count * (rank + 1) // world)
+
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        """Let each be the sum over ranks, on all of them. They wait for the slowest."""
+        if self.ranks.world == 1:
+            return
+        self.ranks.wait()  # which has more patience than a collective of a step
+        for tensor in tensors:
+            there = tensor.to(self.device)
+            dist.all_reduce(there)
+            tensor.copy_(there)
+
+
+WHOLE = RankPart()
+
+
+@dataclass(frozen=True)
+class AnalysisPlan:
     """subbatches to analyse, after bank_batches whose images serve as further negatives."""
 
     subbatches: int
@@ -45,6 +74,35 @@ class Plan:
         """After how many sub-batches each group is full; sizes differ by one at most."""
         groups = min(GROUPS, self.subbatches)
         return [self.subbatches * j // groups for j in range(1, groups + 1)]
+
+
+SKETCH = 65_521
+"""A prime, so that places of one fold have nothing in common with the shapes of weights."""
+
+
+class Sketch:
+    """Folds vectors of D values to at most `values`, so that products stay, in expectation.
+
+    x_D times fixed random signs, cut into rows of `values` and added up (a structured count
+    sketch: Charikar et al., ICALP 2002). <Rx, Ry> has the expectation <x, y> and a deviation of
+    about ||x|| ||y|| / sqrt(values); it is exact where D is not above `values`. Linear: the sketch
+    of a sum is the sum of sketches.
+    """
+
+    def __init__(self, parameters: int, device: torch.device, values: int = SKETCH) -> None:
+        self.values = min(values, parameters)
+        generator = torch.Generator().manual_seed(0)
+        signs_D = torch.randint(0, 2, (parameters,), generator=generator, dtype=torch.int8)
+        self._signs_D = signs_D.mul_(2).sub_(1).to(device)
+
+    def __call__(self, x_D: Tensor) -> Tensor:
+        """sketch_M, float64 on the CPU, of a float32 vector."""
+        signed_D = x_D * self._signs_D
+        rest = len(signed_D) % self.values
+        whole = len(signed_D) - rest
+        sketch_M = signed_D[:whole].view(-1, self.values).sum(0)
+        sketch_M[:rest] += signed_D[whole:]
+        return sketch_M.double().cpu()
 
 
 def cells_that_fit(gradient: Gradient) -> int:
@@ -61,9 +119,9 @@ def sums_of(
     loader: Loader,
     baseline: Views,
     cells: Sequence[Views],
-    plan: Plan,
+    plan: AnalysisPlan,
     advance: Callable[[], None] = lambda: None,
-    part: Part = WHOLE,
+    part: RankPart = WHOLE,
 ) -> list[Sums]:
     """Of each cell, from the loader's next batches; advance is called for every cell of each.
 
@@ -150,7 +208,7 @@ def _square(x_D: Tensor) -> Tensor:
     return norm.square()
 
 
-def _sums(baseline: _Series, difference: _Series, squares_J: Floats, plan: Plan) -> Sums:
+def _sums(baseline: _Series, difference: _Series, squares_J: Floats, plan: AnalysisPlan) -> Sums:
     whole, changed = baseline.norms(), difference.norms()
     of_sum = float(_square(baseline.sum_D - difference.sum_D))
     compressed = Norms(squares_J, of_sum, whole.sketches_JM - changed.sketches_JM)

@@ -19,13 +19,12 @@ from accelssl.pipeline.compression import UNCOMPRESSED
 from accelssl.pipeline.draws.order import Position, batches_per_epoch
 from accelssl.pipeline.loader import Loader
 from accelssl.train.config.schedule import Stage
-from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
+from accelssl.train.gradients.analysis import AnalysisPlan, RankPart, cells_that_fit, sums_of
 from accelssl.train.gradients.checkpoints import digest_of
 from accelssl.train.gradients.choose import chosen_now
 from accelssl.train.gradients.decision import Decision
 from accelssl.train.gradients.gradient import Gradient
 from accelssl.train.gradients.grid import analysis_units, step_units
-from accelssl.train.gradients.parts import Part
 from accelssl.train.gradients.record import measured_json, stage_of
 from accelssl.train.gradients.sample_size import Size, affordable
 from accelssl.train.objective import build
@@ -80,7 +79,7 @@ def _measured(
     copied.load_state_dict(session.objective.state_dict())
     weights = digest_of(copied)
     gradient = Gradient(copied.to(device), session.budget.progress, config.precision)
-    plan, part = Plan(size.subbatches), Part(ranks, device)
+    plan, part = AnalysisPlan(size.subbatches), RankPart(ranks, device)
     baseline = config.compressions(Stage(1.0, UNCOMPRESSED))
     at_once, cells, units = _least(cells_that_fit(gradient), ranks), [], 0.0
     for start in range(0, len(size.cells), at_once):
@@ -103,7 +102,9 @@ def _give_back_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def _loader(session: Session, share: float, size: Size, part: Part, plan: Plan) -> Loader:
+def _loader(
+    session: Session, share: float, size: Size, part: RankPart, plan: AnalysisPlan
+) -> Loader:
     """Where this rank's sub-batches begin: each decision has images after those of the last."""
     config, split = session.config, session.shards.split("train")
     options = loader_options(config, session.device)

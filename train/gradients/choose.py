@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from accelssl.pipeline.compression import Compression
 from accelssl.train.config.schedule import Schedule, Stage
 from accelssl.train.gradients.estimator import excess
-from accelssl.train.gradients.record import CellRecord, Facts, Record, StageRecord
+from accelssl.train.gradients.record import AnalysisRecord, CellRecord, Facts, StageRecord
 
 Between = Literal["steps", "interpolated"]
 BETWEEN: tuple[Between, ...] = get_args(Between)
@@ -27,7 +27,7 @@ _PLACES = {"run", "data"}
 _Loss = tuple[float, float]  # what is given away, then the cost
 
 
-def chosen_cells(record: Record, *, rises: bool = True) -> list[CellRecord]:
+def chosen_cells(record: AnalysisRecord, *, rises: bool = True) -> list[CellRecord]:
     """One for each stage. rises: no stage is cheaper than the one before it."""
     paths: list[tuple[_Loss, list[CellRecord]]] = [((0.0, 0.0), [])]
     for stage in record.stages:
@@ -53,7 +53,7 @@ def chosen_now(stage: StageRecord, current: Compression | None = None) -> CellRe
 
 
 def schedule_of(
-    record: Record, chosen: Sequence[CellRecord], between: Between = "steps"
+    record: AnalysisRecord, chosen: Sequence[CellRecord], between: Between = "steps"
 ) -> Schedule:
     """A compression changes half-way between two analysed shares; "interpolated", in PIECES steps
     from one share to the next, by the cells whose cost lies best on a straight line of log cost."""
@@ -74,7 +74,7 @@ def schedule_of(
 
 
 def schedule_json(
-    record: Record, schedule: Schedule, chosen: Sequence[CellRecord], more: dict[str, Any]
+    record: AnalysisRecord, schedule: Schedule, chosen: Sequence[CellRecord], more: dict[str, Any]
 ) -> dict[str, Any]:
     """What --schedule of a run takes, with what it was chosen from."""
     return {

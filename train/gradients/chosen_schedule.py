@@ -8,7 +8,7 @@ from accelssl.train.config.budget import steps_bought
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.gradients.choose import schedule_json
 from accelssl.train.gradients.decision import Decision, decision_of, schedule_of
-from accelssl.train.gradients.record import Facts, Record, made_now, write_readable
+from accelssl.train.gradients.record import AnalysisRecord, Facts, made_now, write_readable
 
 NAME = "schedule.json"
 
@@ -21,7 +21,7 @@ def write_schedule(config: TrainConfig, run: Path) -> None:
     if not decisions:
         return
     stages = tuple(decision.stage for decision in decisions)
-    record = Record(_facts(config, state.digest, decisions), stages, made_now())
+    record = AnalysisRecord(_facts(config, state.digest, decisions), stages, made_now())
     chosen = [decision.chosen for decision in decisions]
     costs = {cell.cell: config.batch * cell.cost for cell in chosen}
     schedule = schedule_of(decisions)

@@ -23,7 +23,7 @@ from accelssl.train.config.config_file import read_config
 from accelssl.train.config.number_lists import read_numbers
 from accelssl.train.config.schedule import Stage
 from accelssl.train.device import pick_device
-from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
+from accelssl.train.gradients.analysis import AnalysisPlan, cells_that_fit, sums_of
 from accelssl.train.gradients.checkpoints import Kept, digest_of, kept_at, objective_at
 from accelssl.train.gradients.estimator import ESTIMATORS, FEWEST
 from accelssl.train.gradients.gradient import SCOPES, Gradient
@@ -38,8 +38,8 @@ from accelssl.train.gradients.grid import (
 )
 from accelssl.train.gradients.record import (
     FORMAT,
+    CellFolder,
     Facts,
-    Parts,
     measured_json,
     read_record,
     refuse_other_facts,
@@ -53,7 +53,7 @@ NEGATIVES = ("subbatch", "bank")
 
 
 @dataclass(frozen=True)
-class Options:
+class AnalysisOptions:
     """How to analyse. checkpoints, sides and drops are lists as text, None for the usual ones.
 
     step_units: what the step costs that variances are adjusted to; None for the run's uncompressed
@@ -86,9 +86,9 @@ class _Analysis:
     config: TrainConfig
     shards: ShardSet
     device: torch.device
-    options: Options
+    options: AnalysisOptions
     cells: tuple[Compression, ...]
-    plan: Plan
+    plan: AnalysisPlan
     step_units: float
 
     def views_of(self, cell: Compression) -> tuple[Compression, ...]:
@@ -102,7 +102,7 @@ class _Analysis:
 
 
 def analyze_gradients(
-    run: Path, data: str | None, out: Path, options: Options, device: str
+    run: Path, data: str | None, out: Path, options: AnalysisOptions, device: str
 ) -> str | None:
     """Analyse a run into `out`: what is left of it, where the same command was stopped before.
 
@@ -116,7 +116,7 @@ def analyze_gradients(
         shares = read_numbers("--checkpoints", options.checkpoints, float)
     kept = kept_at(run, analysis.trained, shares)
     facts = _facts(analysis, kept)
-    parts = Parts(out, facts)
+    parts = CellFolder(out, facts)
     todo = [item for item in _mine(analysis, shares, ranks) if not parts.is_done(item)]
     if out.exists():  # looked for only now: what is done moves there, from the parts
         refuse_other_facts(out, read_record(out).facts, facts)
@@ -141,7 +141,9 @@ def _next(out: Path, budget: float) -> str:
     return f"next: {plot}\n      {schedule}"
 
 
-def _prepared(run: Path, data: str | None, options: Options, device: torch.device) -> _Analysis:
+def _prepared(
+    run: Path, data: str | None, options: AnalysisOptions, device: torch.device
+) -> _Analysis:
     config = read_config(run / CONFIG)
     _refuse(options, config)
     sides = read_numbers("--patches", options.sides, int) if options.sides else ()
@@ -166,12 +168,12 @@ def _prepared(run: Path, data: str | None, options: Options, device: torch.devic
         device,
         options,
         cells,
-        Plan(options.samples // options.subbatch, bank),
+        AnalysisPlan(options.samples // options.subbatch, bank),
         parse_units(options.step_units) if options.step_units else step_units(config),
     )
 
 
-def _refuse(options: Options, config: TrainConfig) -> None:
+def _refuse(options: AnalysisOptions, config: TrainConfig) -> None:
     if config.size % UNCOMPRESSED.p:
         raise UserError(
             f"The run's crops of {config.size} px cannot be cut into {UNCOMPRESSED.p} px patches"
@@ -242,7 +244,7 @@ def _stage(
     analysis: _Analysis,
     kept: Kept,
     cells: list[Compression],
-    parts: Parts,
+    parts: CellFolder,
     advance: Callable[[], None],
 ) -> None:
     """Compute these cells at one share of the budget."""

@@ -13,7 +13,7 @@ two share their images. The paired estimate above has no bias, and may come out 
 
 Intervals are those of a jackknife that leaves out one of J groups of sub-batches at a time. It
 needs the products of the groups' sums, J vectors of the model's size for every cell; kept instead
-are sketches of M values (sketch.py). The estimates themselves are from the exact sums. Where they
+are sketches of M values (Sketch). The estimates themselves are from the exact sums. Where they
 err, intervals are too wide: by a factor of up to sqrt(1 + r / M) for noise of r directions, and of
 up to sqrt(2) where the bias is small against the noise.
 

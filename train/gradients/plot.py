@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from accelssl.errors import UserError
 from accelssl.files import refuse_existing
 from accelssl.train.gradients.choose import chosen_cells
-from accelssl.train.gradients.record import CellRecord, Record, StageRecord, read_record
+from accelssl.train.gradients.record import AnalysisRecord, CellRecord, StageRecord, read_record
 from accelssl.train.report import page
 from accelssl.train.report.figures import INK, MUTED
 
@@ -50,7 +50,7 @@ def plot(file: Path, out: Path | None = None, *, replaces: bool = False) -> list
     return [png, html]
 
 
-def error_figure(record: Record) -> Figure:
+def error_figure(record: AnalysisRecord) -> Figure:
     """Rows: PANELS. Figures are divided by ||G||^2, where that is known at every stage."""
     chosen = chosen_cells(record)
     sides = sorted({cell.cell.p for stage in record.stages for cell in stage.cells})
@@ -75,14 +75,18 @@ def error_figure(record: Record) -> Figure:
     return figure
 
 
-def is_normalised(record: Record) -> bool:
+def is_normalised(record: AnalysisRecord) -> bool:
     """Whether ||G||^2 is known to be above 0 at every stage."""
     cells = (cell for stage in record.stages for cell in stage.cells)
     return all(found is not None for cell in cells for found in cell.normalised.values())
 
 
 def _values(
-    record: Record, stage: StageRecord, name: str, sides: Sequence[int], drops: Sequence[float]
+    record: AnalysisRecord,
+    stage: StageRecord,
+    name: str,
+    sides: Sequence[int],
+    drops: Sequence[float],
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """One figure over drop and side; NaN where there is no such cell."""
     found = np.full((len(drops), len(sides)), np.nan)
@@ -137,7 +141,7 @@ def _mark(axes: Axes, chosen: CellRecord, sides: Sequence[int], drops: Sequence[
     axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=_MARK, linewidth=2))
 
 
-def _page(record: Record, figure: Figure, name: str) -> str:
+def _page(record: AnalysisRecord, figure: Figure, name: str) -> str:
     facts = record.facts
     unit = "divided by ||G||\u00b2" if is_normalised(record) else "not divided by ||G||\u00b2"
     figures = f"Figures are {unit}. Framed: what accelssl schedule takes."

@@ -63,7 +63,7 @@ class StageRecord:
 
 
 @dataclass(frozen=True)
-class Record:
+class AnalysisRecord:
     """made: when, and with which versions; nothing where that was not noted."""
 
     facts: Facts
@@ -71,7 +71,7 @@ class Record:
     made: dict[str, Any] = field(default_factory=dict)
 
 
-class Parts:
+class CellFolder:
     """The folder of an analysis at work: OUT.parts, one file a cell and share, each whole.
 
     Ranks and later calls of the same command find what is done; files of other facts are refused.
@@ -186,13 +186,13 @@ def cell_json(cell: Compression, cost: float, cost_share: float, found: Estimate
     }
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: Path) -> AnalysisRecord:
     """UserError for a file that is no analysis."""
     try:
         content = parsed(path.read_text())
         stages = tuple(map(stage_of, content["stages"]))
         _refuse_other_than_analysed(stages)
-        return Record(_facts_of(content), stages, content.get("made", {}))
+        return AnalysisRecord(_facts_of(content), stages, content.get("made", {}))
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"{path} is no gradient analysis ({_reason(error)}).",

@@ -19,7 +19,7 @@ Compute = Callable[[Sequence[Tokens], Bank], Tensor]
 
 
 @dataclass(frozen=True)
-class _Captured:
+class CapturedGradient:
     """A gradient as a graph: it reads `views` and `bank`, always in the same places."""
 
     graph: torch.cuda.CUDAGraph
@@ -38,7 +38,7 @@ class Replays:
         self._compute, self._stream = compute, training_stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._found_D = torch.empty(size, device=device)
-        self._captured: dict[Hashable, _Captured | None] = {}
+        self._captured: dict[Hashable, CapturedGradient | None] = {}
 
     def __call__(self, views: Sequence[Tokens], bank: Bank) -> Tensor:
         current = torch.cuda.current_stream(self._stream.device)
@@ -61,7 +61,7 @@ class Replays:
         captured.graph.replay()
         return self._found_D.clone()
 
-    def _capture(self, views: Sequence[Tokens], bank: Bank) -> _Captured:
+    def _capture(self, views: Sequence[Tokens], bank: Bank) -> CapturedGradient:
         static = places_like(views)
         static_bank = tuple(map(torch.empty_like, bank))
         graph = torch.cuda.CUDAGraph()
@@ -70,7 +70,7 @@ class Replays:
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         ):
             self._found_D.copy_(self._compute(static, static_bank))
-        return _Captured(graph, static, static_bank)
+        return CapturedGradient(graph, static, static_bank)
 
 
 def _shape(views: Sequence[Tokens], bank: Bank) -> Hashable:

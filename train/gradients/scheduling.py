@@ -12,7 +12,7 @@ from accelssl.train.gradients.choose import (
     schedule_of,
     ties_of,
 )
-from accelssl.train.gradients.record import Record, read_record, write_readable
+from accelssl.train.gradients.record import AnalysisRecord, read_record, write_readable
 
 
 def plan_schedule(
@@ -60,7 +60,7 @@ def plan_schedule(
     return "\n".join([*lines, f"train with: --budget {budget} --schedule {out}"])
 
 
-def _says_nothing(record: Record) -> list[str]:
+def _says_nothing(record: AnalysisRecord) -> list[str]:
     """A line about the stages where nothing was told apart, if there are any."""
     shares = [
         f"{stage.share:.0%}"

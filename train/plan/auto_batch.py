@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
+from accelssl.formats import ABSENT, aligned, quantity
 from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.draws.order import batches_per_epoch
 from accelssl.shards.shard_set import open_shards
@@ -133,3 +134,40 @@ def _nothing_fits(batch: int, compression: Compression, device: torch.device) ->
         f"{device}, of which the loader needs a part.",
         f"Give a --batch below {batch} a rank, or use a smaller --model or fewer tokens.",
     )
+
+
+HEADS = "stage", "compression", "tokens", "batch", "units/s", "memory", "limited by"
+
+
+def batch_text(choice: BatchChoice, config: TrainConfig) -> str:
+    """What each stage proposes, what was taken, and the learning rate that `config` has of it."""
+    rows = [list(HEADS), *(_row(each, choice.ranks) for each in choice.measured)]
+    shares = f", {choice.batch // choice.ranks} on each rank" if choice.ranks > 1 else ""
+    return "\n".join(
+        [
+            *aligned(rows),
+            f"--batch {choice.batch}{shares}: the largest proposed{_of_those(choice)}.",
+            "units/s are of steps alone, without data.",
+            f"Rates are for 256 images: the peak learning rate is {config.base_lr:g} x "
+            f"{choice.batch} / 256 = {config.peak_lr:.3g}.",
+        ]
+    )
+
+
+def _of_those(choice: BatchChoice) -> str:
+    is_known = any(each.proposal.memory_bytes is not None for each in choice.measured)
+    return " that fits the memory in all stages" if is_known else ""
+
+
+def _row(each: Measured, ranks: int) -> list[str]:
+    found = each.proposal
+    memory = ABSENT if found.memory_bytes is None else f"{found.memory_bytes / 2**30:.1f} GiB"
+    return [
+        ", ".join(map(str, each.stages)),
+        str(each.compression),
+        f"{each.tokens:,}",
+        f"{found.batch * ranks:,}",
+        quantity(found.units_per_s),
+        memory,
+        found.limit,
+    ]

@@ -79,7 +79,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A run that was not trained yet. steps_by_iterations: were `until` a share of the steps."""
 
     budget: float
@@ -121,7 +121,7 @@ def plan_run(
     gpus: int,
     image_flops: Sequence[float],
     speed: Speed,
-) -> Plan:
+) -> RunPlan:
     """The plan of `config` on a set of set_images; image_flops: of an image in each stage."""
     stages, batch = config.schedule.stages, config.batch
     costs = [config.sample_cost(stage) for stage in stages]
@@ -150,7 +150,7 @@ def plan_run(
         )
     knows_loader = any(each.loader_images_per_s for each in speed.stages)
     in_turn = (IN_TURN,) if knows_loader and not speed.loads_meanwhile else ()
-    return Plan(
+    return RunPlan(
         budget=config.budget,
         batch=batch,
         set_images=set_images,

@@ -8,7 +8,7 @@ from accelssl.formats import ABSENT, aligned, duration, quantity
 from accelssl.train.config.budget import fewer_epochs, format_units
 from accelssl.train.config.compression_options import another_method
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.plan.plan import Plan, StagePlan
+from accelssl.train.plan.plan import RunPlan, StagePlan
 
 HEADS = (
     "stage", "until", "steps", "images", "epochs", "units", "PFLOP", "s/step", "time",
@@ -16,7 +16,7 @@ HEADS = (
 )  # fmt: skip
 
 
-def plan_json(plan: Plan, config: TrainConfig, command: str) -> str:
+def plan_json(plan: RunPlan, config: TrainConfig, command: str) -> str:
     """For programs; times in seconds, `flops` in operations."""
     stages = [asdict(s) | {"waits_for_data": s.waits_for_data} for s in plan.stages]
     totals: dict[str, Any] = {
@@ -27,7 +27,7 @@ def plan_json(plan: Plan, config: TrainConfig, command: str) -> str:
     return json.dumps(content | {"config": config.to_json()}, indent=1)
 
 
-def plan_text(plan: Plan, config: TrainConfig, command: str) -> str:
+def plan_text(plan: RunPlan, config: TrainConfig, command: str) -> str:
     """For people."""
     rows = [list(HEADS), *(_row(stage) for stage in plan.stages)]
     if len(plan.stages) > 1:
@@ -50,7 +50,7 @@ def plan_text(plan: Plan, config: TrainConfig, command: str) -> str:
     )
 
 
-def _notes(plan: Plan) -> list[str]:
+def _notes(plan: RunPlan) -> list[str]:
     notes = []
     if len(plan.stages) > 1:
         notes.append(
@@ -88,7 +88,7 @@ def _row(stage: StagePlan) -> list[str]:
     ]
 
 
-def _total(plan: Plan) -> list[str]:
+def _total(plan: RunPlan) -> list[str]:
     return [
         "all",
         "",

@@ -109,9 +109,9 @@ def evaluate(
     Results of a run are kept side by side in RUN/evaluation.json, by protocol, settings and shard
     set; one found again with the same replaces the older.
     """
-    from accelssl.train.evaluate.command import Options, evaluate_command
+    from accelssl.train.evaluate.command import EvaluateOptions, evaluate_command
 
-    options = Options(
+    options = EvaluateOptions(
         preset=preset,
         normalises=lp_bn,
         rates=lrs,

@@ -83,9 +83,9 @@ def analyze_gradients(
     Squared bias, variance and cost-adjusted error (CA-MSE) of each compression, with intervals, at
     checkpoints of a run. The same command goes on where it was stopped; torchrun shares the work.
     """
-    from accelssl.train.gradients.command import Options, analyze_gradients
+    from accelssl.train.gradients.command import AnalysisOptions, analyze_gradients
 
-    options = Options(
+    options = AnalysisOptions(
         checkpoints=checkpoints,
         sides=patches,
         drops=drops,

@@ -19,7 +19,7 @@ from accelssl.train.config.method import sample_cost
 from accelssl.train.config.schedule import read_schedule
 from accelssl.train.gradients.choose import chosen_cells, schedule_of
 from accelssl.train.gradients.plot import error_figure, is_normalised, plot
-from accelssl.train.gradients.record import Record, read_record, readable
+from accelssl.train.gradients.record import AnalysisRecord, read_record, readable
 from accelssl.train.gradients.scheduling import plan_schedule
 
 SIDES, DROPS = (16, 30, 48), (0.0, 0.5)
@@ -64,7 +64,7 @@ def best(*cells: Compression) -> list[dict[Compression, float]]:
     return [{cell: 1.0} for cell in cells]
 
 
-def chosen(record: Record, **options: bool) -> list[Compression]:
+def chosen(record: AnalysisRecord, **options: bool) -> list[Compression]:
     return [cell.cell for cell in chosen_cells(record, **options)]
 
 
