@@ -1,4 +1,4 @@
-"""What `accelssl evaluate` does, from options to outcome."""
+"""The command `accelssl evaluate`: from options to the printed result."""
 
 import json
 from collections.abc import Callable
@@ -40,10 +40,10 @@ _OPTIONS_OF = {
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """How to evaluate; None takes the protocol's own.
+    """Options of an evaluation; None takes the protocol's default.
 
-    rates: as text, several for a linear probe. normalises: the preset with a BatchNorm before the
-    head. compares, unless False: with the network before training, too.
+    rates: text; a linear probe takes several. normalises: a BatchNorm before the head (preset mae).
+    compares: False leaves out the network before training.
     """
 
     preset: str | None = None
@@ -66,9 +66,9 @@ def evaluate_command(
     device: str,
     as_json: bool,
 ) -> str:
-    """Evaluate a run, and renew its report, or weights; a table, or one line of JSON.
+    """Evaluate a run or weights, and return a table or one line of JSON.
 
-    Nothing on ranks other than the first.
+    An evaluation of a run also renews its report. Ranks other than the first return an empty text.
     """
     _refuse(protocol, options)
     place, compares = pick_device(device), options.compares is not False
@@ -92,16 +92,16 @@ def evaluate_command(
 
 
 def evaluate_run(run: Path, data: str | None, device: torch.device, show: bool = True) -> Result:
-    """nn1 and knn20 of the run's last checkpoint, its untrained network and raw pixels.
+    """Return nn1 and knn20 of the run's last checkpoint, its untrained network and raw pixels.
 
-    The bank is the train split, the queries are the val split. Keeps them in RUN/evaluation.json
-    and returns them. UserError when there is no run, checkpoint or val split.
+    The bank is the train split, the queries are the val split. The result is also kept in
+    RUN/evaluation.json. Raise UserError when there is no run, checkpoint or val split.
     """
     return evaluate_neighbours(open_subject(run, None, None, data, device), show)
 
 
 def evaluate_neighbours(subject: Subject, show: bool = True) -> Result:
-    """The same of any subject."""
+    """Return nn1 and knn20 of a subject, its untrained network and raw pixels, and keep them."""
     shards = subject.shards
     extracts: dict[str, Extract] = {**subject.networks, "pixels": pixel_features}
     scores = neighbours_of(shards, extracts, subject.options, show)
@@ -110,7 +110,7 @@ def evaluate_neighbours(subject: Subject, show: bool = True) -> Result:
 
 
 def evaluate_linear(subject: Subject, options: EvaluateOptions, show: bool = True) -> Result:
-    """Linear accuracy of a subject, kept with its run."""
+    """Return the linear accuracy of a subject and keep it in RUN/evaluation.json."""
     settings = _linear_settings(options, subject.trained.width)
     if settings.resets_last_norm:
         reset_last_norm(subject.trained)
@@ -146,7 +146,8 @@ def _finetuned(
     device: torch.device,
     show: bool,
 ) -> Result:
-    """Fine-tuning, by one process or by all that torchrun started; empty on all but the first."""
+    """Fine-tune in this process or in all ranks of torchrun. Return an empty result on ranks
+    other than the first."""
     # Imported here: its data loading needs much that the other protocols do not.
     from accelssl.train.evaluate.finetune import finetune
     from accelssl.train.evaluate.finetune_settings import finetune_settings

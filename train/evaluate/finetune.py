@@ -1,4 +1,4 @@
-"""Fine-tuning: the whole network is trained with labels, at 16 px and without dropped tokens."""
+"""Fine-tuning: train the whole network with labels, at p = 16 without token dropping."""
 
 import math
 import time
@@ -47,26 +47,26 @@ def finetune(
     workers: int | None = None,
     is_compiled: bool | None = None,
 ) -> dict[str, Any]:
-    """Train all of a copy of `vit` on the train split, and count what it gets right of val.
+    """Train a copy of `vit` on the train split and return its accuracies on val.
 
-    vit: a timm VisionTransformer with its weights; it stays as it is. pictures: the mean and
-    standard deviation it was trained with; the size is its own. workers: processes that decode, on
-    this rank (None: one a core; 0: this one). is_compiled: None means on a GPU, where the forward
-    pass runs in bfloat16 too.
+    vit: a timm VisionTransformer with its weights; it stays unchanged. pictures: mean and standard
+    deviation of its pretraining; the size comes from `vit`. workers: decoding processes on this
+    rank (None: one a core; 0: decode in this process). is_compiled: None means on a GPU, where the
+    forward pass runs in bfloat16 too.
 
-    Returns top1 and top5 in per cent with their counts right1 and right5 of `images`, of the last
-    epoch (of fewer than five classes, top5 is 100); best_top1 and best_epoch, chosen by looking at
-    val; ema_top1 where there is a moving average; `history` by epoch; preset, epochs, batch,
-    peak_lr, classes, trained_on, seconds.
+    The result has top1 and top5 in per cent after the last epoch, and their counts right1 and
+    right5 of `images`. It also has best_top1 and best_epoch (selected on val), ema_top1 if there is
+    a moving average, `history` by epoch, preset, epochs, batch, peak_lr, classes, trained_on and
+    seconds. With fewer than five classes top5 is 100.
 
-    With `out` there is a checkpoint in that folder after each epoch, and when SIGINT or SIGTERM
-    arrive, at which this exits with 128 + the signal. The same call goes on with it to the
-    identical end, bit by bit on a CPU: every draw is a function of seed, epoch and place. One that
-    is through is not done again.
+    With `out`, a checkpoint is written there after each epoch and on SIGINT or SIGTERM, after which
+    the process exits with 128 + the signal. The same call resumes and reaches the identical end,
+    bit by bit on a CPU: every draw is a function of seed, epoch and place. A finished fine-tuning
+    is not repeated.
 
-    Under torchrun every rank calls this inside `joined`, gives its ranks, and returns the same.
-    UserError for a set without a val split, a batch that is too large or does not divide, a network
-    that is no VisionTransformer, and a loss or logits that are not finite.
+    Under torchrun every rank calls this function inside `joined` with its ranks, and all return the
+    same. Raise UserError for a set without val split, a batch that is too large or does not divide,
+    a network that is not a VisionTransformer, and a loss or logits that are not finite.
     """
     if ranks is ALONE and read_ranks().world > 1:
         raise UserError(
@@ -138,7 +138,8 @@ def _refuse(shards: ShardSet, settings: FinetuneSettings, ranks: Ranks) -> None:
 
 
 def _largest_shared_batch(images: int, settings: FinetuneSettings, world: int) -> int:
-    """Of the batches up to a full piece on each rank, with as many pieces on each; 0 for none."""
+    """Return the largest batch that all ranks can share evenly, with at most one piece each; 0
+    if there is none."""
     most = min(images, world * settings.most_at_once)
     return max(
         (b for b in range(2, most + 1, 2) if replace(settings, batch=b).pieces % world == 0),
@@ -166,7 +167,7 @@ def _train(
     out: Path | None,
     show: bool,
 ) -> None:
-    """Until all epochs are through and counted. SystemExit, with all saved, after a signal."""
+    """Train and count until the last epoch has ended. On a signal, save and raise SystemExit."""
     votes = Votes(made.ranks)
     pending: Tensor | None = None
     console = Console(stderr=True)
@@ -205,7 +206,7 @@ def _train(
 
 
 def _read(state: FinetuneState, pending: Tensor | None) -> None:
-    """Take the loss of the last step that was not read yet. UserError when it is not finite."""
+    """Add the loss of the last unread step. Raise UserError if the loss is not finite."""
     if pending is None:
         return
     loss = float(pending)
@@ -220,7 +221,7 @@ def _read(state: FinetuneState, pending: Tensor | None) -> None:
 def _epoch(
     made: Trainee, plan: FinetunePlan, arriving: Iterator[Batch], state: FinetuneState
 ) -> dict[str, Any]:
-    """The line of history for the epoch that has just ended."""
+    """Count the epoch that has just ended and return its line of history."""
     epoch = len(state.history) + 1
     right1, right5 = _count(made, made.network, plan, arriving, epoch)
     return {

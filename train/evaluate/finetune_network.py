@@ -1,4 +1,5 @@
-"""What is fine-tuned: a timm VisionTransformer with a classifier, its optimizer and its rate."""
+"""The fine-tuned network (a timm VisionTransformer with a classifier), its optimizer and
+learning rate."""
 
 import hashlib
 from dataclasses import dataclass
@@ -21,14 +22,15 @@ _HEAD, _NORM, _NORM_OF_MEAN = "head.", "norm.", "fc_norm."
 
 @dataclass(frozen=True)
 class VitArchitecture:
-    """What timm calls a VisionTransformer, and the side in pixels of the pictures it is for."""
+    """timm's name of a VisionTransformer and the side of its pictures in pixels."""
 
     name: str
     size: int
 
 
 def architecture_of(vit: nn.Module) -> VitArchitecture:
-    """UserError for what is no VisionTransformer that timm has made, for square pictures."""
+    """Return the architecture of `vit`. Raise UserError unless timm made `vit` as a
+    VisionTransformer for square pictures."""
     name = (getattr(vit, "pretrained_cfg", None) or {}).get("architecture")
     if not isinstance(vit, VisionTransformer) or not name:
         raise UserError(
@@ -42,11 +44,10 @@ def architecture_of(vit: nn.Module) -> VitArchitecture:
 
 
 def classifier(vit: nn.Module, settings: FinetuneSettings, classes: int) -> VisionTransformer:
-    """A new network of the same make with the weights of `vit`, stochastic depth and a new head.
+    """Build a network like `vit`, with its weights, stochastic depth and a new head.
 
-    All of its parameters are trained, also those that pretraining keeps: patch projection and
-    positions. `vit` stays as it is. UserError when weights are missing, or there is no CLS token to
-    classify by.
+    All parameters are trained, also patch projection and positions. `vit` stays unchanged. Raise
+    UserError when weights are missing, or there is no CLS token to classify by.
     """
     architecture = architecture_of(vit)
     if settings.pool == "token" and getattr(vit, "cls_token", None) is None:
@@ -85,7 +86,7 @@ def _unlike(name: str, what: str) -> UserError:
 
 
 def fingerprint(vit: nn.Module) -> str:
-    """The sha256 of all weights, in hex."""
+    """Return the SHA-256 of all weights, in hex."""
     digest = hashlib.sha256()
     for name, value in sorted(vit.state_dict().items()):
         digest.update(name.encode())
@@ -94,11 +95,11 @@ def fingerprint(vit: nn.Module) -> str:
 
 
 def adamw_by_layer(network: nn.Module, settings: FinetuneSettings) -> torch.optim.Optimizer:
-    """AdamW over groups of parameters, each with the lr_scale of its layer where rates differ.
+    """Return AdamW with the lr_scale of each layer.
 
     No weight decay on biases, norms, positions and tokens. With layer_decay d the classifier has
-    scale 1, block i of n has d^(n - i), counted from 0, and what lies before the blocks d^(n + 1);
-    a final norm of the CLS token counts with the last block, where MAE has 1.
+    scale 1, block i of n has d^(n - i), counted from 0, and the layers before the blocks d^(n + 1).
+    A final norm of the CLS token counts with the last block; MAE gives it 1.
     """
     on_gpu = next(network.parameters()).device.type == "cuda"
     options: dict[str, Any] = {"fused": True} if on_gpu else {}
@@ -115,7 +116,7 @@ def adamw_by_layer(network: nn.Module, settings: FinetuneSettings) -> torch.opti
 
 
 class LearningRate:
-    """Sets the rate of every group, for a moment counted in epochs; see FinetuneSettings."""
+    """The schedule of the learning rate of every group, by epochs; see FinetuneSettings."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, settings: FinetuneSettings) -> None:
         self._moves_each_step = settings.moves_each_step
@@ -130,12 +131,13 @@ class LearningRate:
         )
 
     def set(self, epoch: int, share: float) -> float:
-        """The rate `share` (0 to 1) into `epoch`, counted from 0: that of layers of scale 1."""
+        """Set and return the rate of layers of scale 1 at `share` (0 to 1) of `epoch`, counted
+        from 0."""
         moment = epoch + share if self._moves_each_step else epoch
         self._schedule.step(moment)  # type: ignore[arg-type]
         return self.value
 
     @property
     def value(self) -> float:
-        """As it was set last."""
+        """Return the rate set last."""
         return max(float(group["lr"]) for group in self._schedule.optimizer.param_groups)

@@ -1,4 +1,4 @@
-"""How a network is fine-tuned: all of it as one frozen value, and the two recipes of the field."""
+"""Settings of a fine-tuning as one frozen value, and the presets deit and mae."""
 
 import math
 from collections.abc import Callable
@@ -81,13 +81,13 @@ class FinetuneSettings:
 
     @property
     def at_once(self) -> int:
-        """Images in a piece: the largest even number that divides the batch, within the limit."""
+        """Return the images in a piece: the largest even divisor of the batch within the limit."""
         fitting = range(2, min(self.most_at_once, self.batch) + 1, 2)
         return max(n for n in fitting if self.batch % n == 0)
 
     @property
     def pieces(self) -> int:
-        """Pieces in a batch."""
+        """Return the number of pieces in a batch."""
         return self.batch // self.at_once
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class FinetuneSettings:
 
 
 def deit() -> FinetuneSettings:
-    """As MoCo-v3 fine-tunes, which is DeiT's training (Touvron et al., ICML 2021) for 150 epochs.
+    """Return DeiT's training (Touvron et al., ICML 2021) for 150 epochs, as MoCo-v3 fine-tunes.
 
     Source: facebookresearch/moco-v3, README, and facebookresearch/deit, main.py. DeiT's ten epochs
     of cool-down are in its options but not in its loop, which is also an epoch late with each rate:
@@ -119,12 +119,12 @@ def deit() -> FinetuneSettings:
 
 
 def mae() -> FinetuneSettings:
-    """As MAE fine-tunes ViT-B (He et al., CVPR 2022): layer-wise rates, two thirds of the epochs.
+    """Return MAE's fine-tuning of ViT-B (He et al., CVPR 2022): layer-wise rates, 100 epochs.
 
     Source: facebookresearch/mae, FINETUNE.md, main_finetune.py, util/lr_sched.py. Its ViT-L takes
-    epochs=50, layer_decay=0.75, drop_path=0.2 instead.
-    Cost: 100 epochs of ImageNet-1k are 128M images or 384M units.
-    Expected: ViT-B on ImageNet-1k 83.6% from 1600 epochs of MAE (FINETUNE.md). Not measured here.
+    epochs=50, layer_decay=0.75, drop_path=0.2 instead. Cost: 100 epochs of ImageNet-1k are 128M
+    images or 384M units. Expected: ViT-B on ImageNet-1k 83.6% from 1600 epochs of MAE
+    (FINETUNE.md). Not measured here.
     """
     return FinetuneSettings(
         "mae",
@@ -145,9 +145,9 @@ PRESETS: dict[str, Callable[[], FinetuneSettings]] = {"deit": deit, "mae": mae}
 
 
 def finetune_settings(preset: str = "deit", **options: Any) -> FinetuneSettings:
-    """The preset with the options that were given (not None).
+    """Return the preset with the given options (not None).
 
-    A run made shorter warms up for at most a fifth of its epochs, unless warmup_epochs is given.
+    A shorter run warms up for at most a fifth of its epochs, unless warmup_epochs is given.
     """
     refuse_unknown_preset(preset, "finetune", PRESETS)
     settings = PRESETS[preset]()

@@ -1,4 +1,4 @@
-"""What evaluations found, as lines of text for people."""
+"""Results of evaluations as text."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ NAMES = ("trained", "untrained", "pixels")
 
 
 def score_table(result: dict[str, Any]) -> str:
-    """A result of any protocol."""
+    """Return the result of any protocol as lines of text."""
     tables = {"nn": _neighbours, "linear": _linear, "finetune": _finetune}
     return "\n".join(tables[result["protocol"]](result))
 
@@ -62,12 +62,12 @@ def _linear(result: dict[str, Any]) -> list[str]:
 
 
 def _top1(found: dict[str, Any]) -> str:
-    """Of one rate; results of before did not note what diverged."""
+    """Format the accuracy of one rate. Old results do not record divergence."""
     return f"{'-':>7}" if found.get("diverged") else f"{found['top1']:7.1f}"
 
 
 def _top5(found: dict[str, Any], result: dict[str, Any]) -> str:
-    """Nothing of five classes and fewer: it is always all of them."""
+    """Format top-5, or nothing for five classes or fewer, where it is always 100%."""
     return f"{found['top5']:.1f}" if result["classes"] > 5 else ""
 
 

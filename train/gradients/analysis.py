@@ -1,11 +1,11 @@
-"""Gradients of many compressions on the same images and crops, added up in bounded memory.
+"""Gradients of many compressions on the same images and crops, summed in bounded memory.
 
-A sub-batch is decoded and cropped once; then its gradient is taken uncompressed and in each cell.
-Of a cell the sum of its differences d stays, D float32 values where the gradients are made, and a
-few scalars; of the baseline its sum. So memory is 4 D (cells + 4) bytes, and a grid that does not
-fit is taken in blocks of cells, each with a baseline of its own. At the end of each group of
-sub-batches the sums are sketched: what a group added is the difference of two sketches. Processes
-may share the groups: what each has is then added up.
+A sub-batch is decoded and cropped once. Its gradient is computed uncompressed and in each cell. For
+each cell only the sum of the differences d (D float32 values) and a few scalars are kept; for the
+baseline only its sum. Memory is 4 D (cells + 4) bytes. A grid that does not fit is computed in
+blocks of cells, each with a baseline of its own. At the end of each group of sub-batches the sums
+are sketched: a group's part is the difference of two sketches. Processes may share the groups;
+their sums are then added.
 
 Shapes: D parameters, J groups of sub-batches, M values of a sketch.
 """
@@ -38,18 +38,18 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class RankPart:
-    """This rank's part, whose tensors meet on `device`."""
+    """The groups of sub-batches that one rank computes; `device` holds tensors for all_reduce."""
 
     ranks: Ranks = ALONE
     device: torch.device = CPU
 
     def groups(self, count: int) -> range:
-        """Of `count` groups: consecutive ones, and about as many as any other rank's."""
+        """Return consecutive ones of `count` groups, about as many as on every other rank."""
         rank, world = self.ranks.rank, self.ranks.world
         return range(count * rank // world, count * (rank + 1) // world)
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
-        """Let each be the sum over ranks, on all of them. They wait for the slowest."""
+        """Replace each tensor by its sum over ranks, on all ranks."""
         if self.ranks.world == 1:
             return
         self.ranks.wait()  # which has more patience than a collective of a step
@@ -64,14 +64,16 @@ WHOLE = RankPart()
 
 @dataclass(frozen=True)
 class AnalysisPlan:
-    """subbatches to analyse, after bank_batches whose images serve as further negatives."""
+    """The number of sub-batches to analyse, after bank_batches with images for further
+    negatives."""
 
     subbatches: int
     bank_batches: int = 0
 
     @property
     def ends(self) -> list[int]:
-        """After how many sub-batches each group is full; sizes differ by one at most."""
+        """Return the number of sub-batches at the end of each group; group sizes differ by one
+        at most."""
         groups = min(GROUPS, self.subbatches)
         return [self.subbatches * j // groups for j in range(1, groups + 1)]
 
@@ -81,12 +83,12 @@ SKETCH = 65_521
 
 
 class Sketch:
-    """Folds vectors of D values to at most `values`, so that products stay, in expectation.
+    """A random projection of vectors of D values to at most `values`, which keeps inner products.
 
-    x_D times fixed random signs, cut into rows of `values` and added up (a structured count
-    sketch: Charikar et al., ICALP 2002). <Rx, Ry> has the expectation <x, y> and a deviation of
-    about ||x|| ||y|| / sqrt(values); it is exact where D is not above `values`. Linear: the sketch
-    of a sum is the sum of sketches.
+    x_D times fixed random signs, cut into rows of `values` and summed (a structured count sketch:
+    Charikar et al., ICALP 2002). <Rx, Ry> has the expectation <x, y> and a deviation of about ||x||
+    ||y|| / sqrt(values); it is exact if D is at most `values`. The sketch of a sum is the sum of
+    sketches.
     """
 
     def __init__(self, parameters: int, device: torch.device, values: int = SKETCH) -> None:
@@ -96,7 +98,7 @@ class Sketch:
         self._signs_D = signs_D.mul_(2).sub_(1).to(device)
 
     def __call__(self, x_D: Tensor) -> Tensor:
-        """sketch_M, float64 on the CPU, of a float32 vector."""
+        """Return sketch_M, float64 on the CPU, of a float32 vector."""
         signed_D = x_D * self._signs_D
         rest = len(signed_D) % self.values
         whole = len(signed_D) - rest
@@ -106,7 +108,7 @@ class Sketch:
 
 
 def cells_that_fit(gradient: Gradient) -> int:
-    """How many sums half of the memory holds that is free where gradients are made, at least 1."""
+    """Return the number of sums that fit into half of the free memory, at least 1."""
     if gradient.device.type == "cuda":
         free_bytes, _ = torch.cuda.mem_get_info(gradient.device)
     else:
@@ -123,10 +125,11 @@ def sums_of(
     advance: Callable[[], None] = lambda: None,
     part: RankPart = WHOLE,
 ) -> list[Sums]:
-    """Of each cell, from the loader's next batches; advance is called for every cell of each.
+    """Return the sums of each cell over the loader's next batches; call `advance` for every
+    gradient.
 
-    part: of the groups, which this process makes: its loader is to begin with their sub-batches.
-    UserError where a gradient is not finite.
+    part: the groups that this process computes. The loader must begin with their sub-batches. Raise
+    UserError if a gradient is not finite.
     """
     banks = _banks(gradient, loader, [baseline, *cells], plan.bank_batches)
     of_baseline = _Series(gradient, len(plan.ends))
@@ -159,7 +162,8 @@ def sums_of(
 def _banks(
     gradient: Gradient, loader: Loader, compressions: Sequence[Views], batches: int
 ) -> list[tuple[Tensor, ...]]:
-    """For each of `compressions`, the same images as they are compressed by it, as in training."""
+    """Return for each of `compressions` the negatives of the same images, compressed as in
+    training."""
     parts: list[list[tuple[Tensor, ...]]] = [[] for _ in compressions]
     for _ in range(batches):
         for found, batch in zip(parts, loader.next_in_turn(compressions), strict=True):
@@ -168,7 +172,7 @@ def _banks(
 
 
 class _Series:
-    """Vectors added up: their sum, and of each group the sum of squares and a sketch."""
+    """A running sum of vectors, with the sum of squares and a sketch of each group."""
 
     def __init__(self, gradient: Gradient, groups: int) -> None:
         self.sum_D = torch.zeros(gradient.size, device=gradient.device)
@@ -179,7 +183,7 @@ class _Series:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What is to be added up over processes."""
+        """Return the tensors to add up over processes."""
         return self.sum_D, self.squares_J, self.sketches_JM
 
     def add(self, x_D: Tensor, group: int) -> None:
@@ -197,13 +201,13 @@ class _Series:
 
 
 def _wait_for(device: torch.device) -> None:
-    """Batches that are made far ahead of a GPU would only fill its memory."""
+    """Wait for the GPU. Batches prepared far ahead would only fill its memory."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
 
 
 def _square(x_D: Tensor) -> Tensor:
-    """||x||^2 in float64, for sums of which little remains."""
+    """Return ||x||^2 in float64: differences of such sums are small."""
     norm: Tensor = torch.linalg.vector_norm(x_D, dtype=torch.float64)
     return norm.square()
 

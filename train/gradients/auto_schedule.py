@@ -1,7 +1,7 @@
-"""A run with --schedule auto looks at its own gradients, and decides how to go on.
+"""Decisions of a run with --schedule auto, from its own gradients.
 
-The network is looked at in a copy, on images and crops of another seed: weights, optimiser, key,
-the run's own loader and torch's generators are what they would have been without.
+A copy of the network is measured, on images and crops of another seed. Weights, optimiser, EMA
+encoder, loader and torch's generators of the run stay unchanged.
 """
 
 import gc
@@ -33,16 +33,16 @@ from accelssl.train.session import Session, loader_options, run_views
 
 
 class Abandoned(Exception):
-    """The run is to stop: the estimate is made anew when it goes on."""
+    """The run must stop. The estimate is made again after a resume."""
 
 
 def decide(
     session: Session, share: float, is_to_stop: Callable[[], bool] = lambda: False
 ) -> Decision:
-    """Choose the compression from `share` of the budget on: the same on every rank.
+    """Choose the compression from `share` of the budget on, the same on every rank.
 
-    Ranks share the work. UserError where a gradient is not finite. Abandoned soon after
-    is_to_stop() holds, but not where others wait for this rank.
+    Ranks share the work. Raise UserError if a gradient is not finite. Raise Abandoned soon after
+    is_to_stop() returns true, unless other ranks wait for this one.
     """
     started = time.perf_counter()
     size = affordable(session.config)
@@ -73,7 +73,7 @@ def decide(
 def _measured(
     session: Session, share: float, size: Size, advance: Callable[[], None]
 ) -> tuple[dict[str, Any], float]:
-    """The figures of all cells, as camse.json has a stage, and the units that they cost."""
+    """Return the figures of all cells, as a stage of camse.json, and their cost in units."""
     config, ranks, device = session.config, session.ranks, session.device
     copied = build(config)
     copied.load_state_dict(session.objective.state_dict())
@@ -96,7 +96,7 @@ def _measured(
 
 
 def _give_back_memory(device: torch.device) -> None:
-    """What torch has set aside is not free for the sums, nor later for the decoder."""
+    """Release torch's cached memory for the sums, and later for the decoder."""
     if device.type == "cuda":
         gc.collect()  # gradients and the graphs that compute them refer to each other
         torch.cuda.empty_cache()
@@ -105,7 +105,8 @@ def _give_back_memory(device: torch.device) -> None:
 def _loader(
     session: Session, share: float, size: Size, part: RankPart, plan: AnalysisPlan
 ) -> Loader:
-    """Where this rank's sub-batches begin: each decision has images after those of the last."""
+    """Return a loader at this rank's sub-batches. Each decision takes the images after the last
+    one's."""
     config, split = session.config, session.shards.split("train")
     options = loader_options(config, session.device)
     seed = (config.seed + 1) % 2**32
@@ -122,7 +123,7 @@ def _loader(
 
 
 def _least(cells: int, ranks: Ranks) -> int:
-    """Of all ranks: they add up the same cells."""
+    """Return the smallest value over ranks: all ranks add up the same cells."""
     if ranks.hosts is None:
         return cells
     least = torch.tensor(cells)

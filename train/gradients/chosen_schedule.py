@@ -1,4 +1,4 @@
-"""RUN/schedule.json: what a run with --schedule auto has decided, as another run may take it."""
+"""RUN/schedule.json: the decisions of a run with --schedule auto, as input for another run."""
 
 from pathlib import Path
 
@@ -14,8 +14,10 @@ NAME = "schedule.json"
 
 
 def write_schedule(config: TrainConfig, run: Path) -> None:
-    """From the decisions in RUN/checkpoint.pt, the last being for all the rest; nothing where it
-    has none. UserError when the folder cannot be written."""
+    """Write the decisions in RUN/checkpoint.pt as a schedule, the last one up to the end.
+
+    Without decisions write nothing. Raise UserError when the folder cannot be written.
+    """
     state = checkpoint.load(run, at_a_glance=True)
     decisions = [decision_of(content) for content in state.decisions]
     if not decisions:

@@ -1,4 +1,4 @@
-"""What analyze-gradients does, from options to a file."""
+"""The command `accelssl analyze-gradients`: from options to a file."""
 
 import shlex
 import time
@@ -54,11 +54,11 @@ NEGATIVES = ("subbatch", "bank")
 
 @dataclass(frozen=True)
 class AnalysisOptions:
-    """How to analyse. checkpoints, sides and drops are lists as text, None for the usual ones.
+    """Options of an analysis. checkpoints, sides and drops are lists as text; None takes the
+    default.
 
-    step_units: what the step costs that variances are adjusted to; None for the run's uncompressed
-    one.
-    seed: of the images, crops and drops; None for others than the run's. precision: None for the
+    step_units: cost of the step that variances are adjusted to; None is the run's uncompressed
+    step. seed: of images, crops and drops; None is the run's plus one. precision: None is the
     run's.
     """
 
@@ -78,8 +78,8 @@ class AnalysisOptions:
 
 @dataclass(frozen=True)
 class _Analysis:
-    """All that is the same for every cell. trained: the run's configuration; config: the same with
-    precision and seed of the analysis."""
+    """Everything that is the same for every cell. trained: the run's configuration; config: the
+    same with precision and seed of the analysis."""
 
     run: Path
     trained: TrainConfig
@@ -95,7 +95,8 @@ class _Analysis:
         return self.config.compressions(Stage(1.0, cell))
 
     def loader(self) -> Loader:
-        """From the start, so that every block of cells sees the same images."""
+        """Return a loader from the first image on, so that every block of cells sees the same
+        images."""
         options = loader_options(self.config, self.device)
         options = replace(options, batch=self.options.subbatch)
         return Loader(self.shards.split("train"), run_views(self.config), options)
@@ -104,10 +105,10 @@ class _Analysis:
 def analyze_gradients(
     run: Path, data: str | None, out: Path, options: AnalysisOptions, device: str
 ) -> str | None:
-    """Analyse a run into `out`: what is left of it, where the same command was stopped before.
+    """Analyse a run into `out`; continue where the same command stopped before.
 
-    Under torchrun each rank takes a part of the cells; the one that is last writes `out`. The line
-    to print, None on ranks that are not the last.
+    Under torchrun each rank computes a part of the cells; the last to finish writes `out`. Return
+    the text to print, or None on the other ranks.
     """
     ranks = read_ranks()
     analysis = _prepared(run, data, options, device_of(ranks, pick_device(device)))
@@ -135,7 +136,7 @@ def analyze_gradients(
 
 
 def _next(out: Path, budget: float) -> str:
-    """Commands that run as they are; the schedule's for a run like the one that was analysed."""
+    """Return the next commands to run; schedule gets the budget of the analysed run."""
     plot = shlex.join(["accelssl", "plot", str(out)])
     schedule = shlex.join(["accelssl", "schedule", str(out), "--budget", as_option(budget)])
     return f"next: {plot}\n      {schedule}"
@@ -209,7 +210,7 @@ def _refuse(options: AnalysisOptions, config: TrainConfig) -> None:
 
 
 def _facts(analysis: _Analysis, kept: Sequence[Kept]) -> Facts:
-    """What decides the figures: an analysis goes on only where all of it is the same."""
+    """Return everything that the figures depend on. An analysis continues only with equal facts."""
     config, options = analysis.config, analysis.options
     images = analysis.plan.subbatches * options.subbatch
     of_config = ("algo", "mode", "symmetric", "n_local", "model", "size", "batch", "convention")

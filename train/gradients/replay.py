@@ -1,7 +1,7 @@
-"""Gradients of an analysis on a GPU: for each shape of batch a CUDA graph, replayed.
+"""Gradients of an analysis on a GPU: one CUDA graph for each shape of batch.
 
-The networks of an analysis are small for the GPU, and a sub-batch is smaller than a training batch:
-launched kernel by kernel, a gradient takes the time of its launches, whatever it is compressed to.
+Networks and sub-batches of an analysis are small for a GPU. Without a graph, the launches of
+kernels would dominate at every compression.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -20,7 +20,7 @@ Compute = Callable[[Sequence[Tokens], Bank], Tensor]
 
 @dataclass(frozen=True)
 class CapturedGradient:
-    """A gradient as a graph: it reads `views` and `bank`, always in the same places."""
+    """A captured gradient that reads `views` and `bank` at fixed addresses."""
 
     graph: torch.cuda.CUDAGraph
     views: tuple[Tokens, ...]
@@ -28,10 +28,11 @@ class CapturedGradient:
 
 
 class Replays:
-    """`replays(views, bank)` is compute(views, bank), D values on a GPU, computed by a graph.
+    """A function of (views, bank) that returns compute(views, bank), D values on a GPU, from a
+    graph.
 
-    The first batch of a shape runs as it is and warms up what must not happen while a graph is
-    captured. All graphs share the memory that they compute in, as only one is replayed at a time.
+    The first batch of a shape runs without a graph, to warm up. All graphs share one memory pool:
+    only one is replayed at a time.
     """
 
     def __init__(self, compute: Compute, size: int, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""What `accelssl schedule` does, from an analysis to a file and what it buys. No torch."""
+"""The command `accelssl schedule`: from an analysis to a schedule file. No torch."""
 
 from pathlib import Path
 
@@ -24,9 +24,9 @@ def plan_schedule(
     between: str = "steps",
     replaces: bool = False,
 ) -> str:
-    """Write a schedule for `budget` units from an analysis; a table of its stages.
+    """Write a schedule for `budget` units from an analysis, and return a table of its stages.
 
-    UserError for what makes no sense, and when `out` exists and is not to be replaced.
+    Raise UserError for invalid options, and if `out` exists and `replaces` is false.
     """
     way = next((known for known in BETWEEN if known == between), None)
     if way is None:
@@ -61,7 +61,7 @@ def plan_schedule(
 
 
 def _says_nothing(record: AnalysisRecord) -> list[str]:
-    """A line about the stages where nothing was told apart, if there are any."""
+    """Return a line about the stages where all cells tie, if there are any."""
     shares = [
         f"{stage.share:.0%}"
         for stage in record.stages

@@ -1,4 +1,4 @@
-"""What --batch auto does: it times steps of each stage before the run, which then has a number."""
+"""--batch auto: time steps of each stage before the run and choose the batch."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -34,7 +34,7 @@ ENOUGH_S = {"cuda": 120.0, "cpu": 20.0}
 
 @dataclass(frozen=True)
 class Measured:
-    """A compression of the schedule, the numbers of its stages from 1, and what was found of it."""
+    """The proposal for one compression of the schedule, with the numbers of its stages from 1."""
 
     stages: tuple[int, ...]
     compression: Compression
@@ -45,7 +45,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """The batch of a run, of all its ranks together, and what it was chosen by.
+    """The chosen batch of all ranks together, with the measurements behind it.
 
     proposals and trials count the images of one rank.
     """
@@ -59,7 +59,7 @@ class BatchChoice:
 
 
 def smallest_batch(world: int) -> int:
-    """What a configuration for `world` ranks can have until its batch is chosen."""
+    """Return a batch for configurations of `world` ranks until the real one is chosen."""
     return max(2, world)
 
 
@@ -69,11 +69,11 @@ def choose_batch(
     ranks: Ranks,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> BatchChoice:
-    """The batch for `config`, the same on all ranks: each measures its own share by itself.
+    """Choose the batch for `config`, the same on all ranks; each rank measures alone.
 
-    The largest that a stage proposes for its speed, of those that fit the memory in all stages.
-    `progress` hears what is measured next. UserError where there are too few images, or the first
-    batch that is tried does not fit.
+    The result is the largest proposal of a stage that fits the memory in all stages. `progress` is
+    called with the next measurement. Raise UserError if there are too few images, or the first
+    batch does not fit.
     """
     kind, ceiling = device.type, _ceiling(config, ranks)
 
@@ -105,7 +105,7 @@ def choose_batch(
 
 
 def _ceiling(config: TrainConfig, ranks: Ranks) -> Ceiling:
-    """The images of a rank that the training set fills a batch with, and the budget pays for."""
+    """Return the largest batch of a rank that training set and budget allow."""
     images = len(open_shards(config.data).split("train"))
     batches_per_epoch(images, ranks.share(smallest_batch(ranks.world)), ranks.world)
     dearest = max(config.sample_cost(stage) for stage in config.schedule.stages)
@@ -121,7 +121,7 @@ def _ceiling(config: TrainConfig, ranks: Ranks) -> Ceiling:
 
 
 def _compressions(schedule: Schedule) -> dict[Compression, tuple[int, ...]]:
-    """Each with the numbers of the stages that have it, in their order."""
+    """Return each compression with the numbers of its stages, in order."""
     found: dict[Compression, tuple[int, ...]] = {}
     for number, stage in enumerate(schedule.stages, 1):
         found[stage.compression] = (*found.get(stage.compression, ()), number)
@@ -140,7 +140,7 @@ HEADS = "stage", "compression", "tokens", "batch", "units/s", "memory", "limited
 
 
 def batch_text(choice: BatchChoice, config: TrainConfig) -> str:
-    """What each stage proposes, what was taken, and the learning rate that `config` has of it."""
+    """Return a table of each stage's proposal, the chosen batch, and the peak learning rate."""
     rows = [list(HEADS), *(_row(each, choice.ranks) for each in choice.measured)]
     shares = f", {choice.batch // choice.ranks} on each rank" if choice.ranks > 1 else ""
     return "\n".join(

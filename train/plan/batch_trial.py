@@ -1,4 +1,4 @@
-"""How fast a step with some batch is on this machine, and whether it fits the memory."""
+"""Time a step with a batch on this machine, and check that it fits the memory."""
 
 import gc
 import time
@@ -25,10 +25,10 @@ SPARE = 0.1
 
 
 def try_batch(config: TrainConfig, stage: Stage, batch: int, device: torch.device) -> Trial:
-    """Train for some seconds with `batch` images on this rank, which talks to no other meanwhile.
+    """Train for some seconds with `batch` images on this rank, without communication.
 
-    With a network of its own at learning rate 0, which is gone afterwards: memory, compiled code
-    and the step's CUDA graph with it. What does not fit leaves SPARE of the memory or fails.
+    A separate network with learning rate 0 is used. Its memory, compiled code and CUDA graph are
+    freed afterwards. A batch does not fit if it fails or leaves less than SPARE of the memory.
     """
     began_s = time.perf_counter()
     rate, memory_bytes = None, None
@@ -47,7 +47,7 @@ def try_batch(config: TrainConfig, stage: Stage, batch: int, device: torch.devic
 def _measured(
     config: TrainConfig, stage: Stage, batch: int, device: torch.device
 ) -> tuple[float | None, int | None]:
-    """Seconds of a step, None if it takes too much memory; and the memory."""
+    """Return the seconds of a step (None if it takes too much memory) and the memory."""
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
@@ -69,7 +69,8 @@ def _is_spared(device: torch.device) -> bool:
 
 
 def _memory_bytes(device: torch.device) -> int | None:
-    """Torch's peak since the last reset, and all that is held outside of it. None for a CPU."""
+    """Return torch's peak since the last reset plus all memory held outside of torch; None on a
+    CPU."""
     if device.type != "cuda":
         return None
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""What `accelssl plan` prints: a table of stages, what is assumed, and the command to train."""
+"""The output of `accelssl plan`: a table of stages, the assumptions, and the command to train."""
 
 import json
 from dataclasses import asdict
@@ -17,7 +17,7 @@ HEADS = (
 
 
 def plan_json(plan: RunPlan, config: TrainConfig, command: str) -> str:
-    """For programs; times in seconds, `flops` in operations."""
+    """Return the plan as JSON; times in seconds, `flops` in operations."""
     stages = [asdict(s) | {"waits_for_data": s.waits_for_data} for s in plan.stages]
     totals: dict[str, Any] = {
         name: getattr(plan, name)
@@ -28,7 +28,7 @@ def plan_json(plan: RunPlan, config: TrainConfig, command: str) -> str:
 
 
 def plan_text(plan: RunPlan, config: TrainConfig, command: str) -> str:
-    """For people."""
+    """Return the plan as text."""
     rows = [list(HEADS), *(_row(stage) for stage in plan.stages)]
     if len(plan.stages) > 1:
         rows.append(_total(plan))

@@ -1,7 +1,7 @@
 """The report of a run: one HTML file, made from the run's folder alone, that stands alone.
 
-It is written after a run, during one or after a crash: whatever the folder does not hold yet, the
-report says so in place of a figure.
+A report can be written after a run, during it or after a crash. It names everything that the folder
+does not have yet.
 """
 
 import os
@@ -60,10 +60,10 @@ COST_HEADS = (
 
 
 def write_report(run: Path) -> Path:
-    """Write RUN/report.html from what the run left in its folder; returns its path.
+    """Write RUN/report.html and return its path.
 
-    Replaces an older report in one move. Raises UserError when `run` holds no run, when one of
-    its JSON files is damaged, or when the folder cannot be written.
+    An older report is replaced atomically. Raise UserError when `run` is not a run, one of its JSON
+    files is damaged, or the folder cannot be written.
     """
     history = read_history(run)
     text = render(history)
@@ -82,7 +82,7 @@ def write_report(run: Path) -> Path:
 
 
 def render(history: History) -> str:
-    """The whole page as text."""
+    """Return the whole page as text."""
     stages = stage_runs(history)
     plain = uncompressed(history, stages)
     parts = [
@@ -249,7 +249,7 @@ DECISION_HEADS = (
 
 
 def decisions_section(history: History) -> list[Markup]:
-    """Nothing for a run that was given its schedule."""
+    """Return the section on the choices of --schedule auto; empty for other runs."""
     if not history.decisions:
         return []
     note = (
