@@ -6,8 +6,8 @@
 "bias2": [...], "variance": [...], "normalised": {"ca_mse": [...], ...}, "without": [...]}, ...]},
 ...]}
 
-Intervals are [value, low, high]. "without" is the CA-MSE without each group, for intervals
-of differences of cells; older files lack it. CA-MSE multiplies the variance by cost_share. Undefined values,
+Intervals are [value, low, high]. "without" is the CA-MSE without each group, for intervals of
+differences; older files lack it. CA-MSE multiplies the variance by cost_share. Undefined values,
 such as those divided by a ||G||^2 up to 0, are null. No torch.
 """
 
