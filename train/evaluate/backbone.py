@@ -172,7 +172,7 @@ def of_file(path: Path, model: str | None = None) -> Backbone:
     name = model or metadata.get(MODEL)
     if name is None:
         raise UserError(
-            f"{path} does not say of which model its weights are.",
+            f"{path} does not name the model of its weights.",
             "Name timm's model with --model, for example vit_base_patch16_224.dino.",
         )
     network = _create(name, pretrained=False)

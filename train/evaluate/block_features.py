@@ -51,7 +51,7 @@ def _block_features(backbone: Backbone, settings: LinearSettings) -> Extract:
     blocks = settings.blocks or 1
     if not hasattr(vit, "forward_intermediates") or getattr(vit, "cls_token", None) is None:
         raise UserError(
-            f"--preset {settings.name} takes CLS tokens of blocks, which {backbone.name} has not.",
+            f"--preset {settings.name} needs CLS tokens, which {backbone.name} does not have.",
             "Use --preset moco: it takes the features that the network gives.",
         )
 
@@ -83,7 +83,8 @@ def reset_last_norm(backbone: Backbone) -> None:
     found = [norm for norm in norms if isinstance(norm, nn.Module) and hasattr(norm, "weight")]
     if len(found) != 1 or not isinstance(found[0].weight, Tensor):
         raise UserError(
-            f"{backbone.name} has no one norm before its features.", "Leave out --reset-last-norm."
+            f"{backbone.name} does not have exactly one norm before its features.",
+            "Leave out --reset-last-norm.",
         )
     with torch.no_grad():
         found[0].weight.fill_(1)

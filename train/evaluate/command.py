@@ -191,6 +191,6 @@ def _refuse(protocol: str, options: EvaluateOptions) -> None:
             )
     if protocol != "finetune" and read_ranks().world > 1:
         raise UserError(
-            f"--protocol {protocol} was started by torchrun, but is one process's work.",
+            f"--protocol {protocol} was started by torchrun, but runs in one process.",
             "Start it without torchrun.",
         )

@@ -140,7 +140,7 @@ class SplitPictures(Dataset[Example | UserError]):
 def _opened(location: str, digest: str) -> ShardSet:
     shards = open_shards(location)
     if shards.digest != digest:
-        raise UserError(f"{location} was written anew meanwhile.", "Start again.")
+        raise UserError(f"{location} was rewritten during the run.", "Start again.")
     return shards
 
 
@@ -262,8 +262,8 @@ def batches(
             raise
         raise UserError(
             f"A process that decodes pictures ended ({' '.join(str(error).split())}).",
-            "Perhaps memory ran out, or shared memory, of which containers have little unless told "
-            "otherwise (docker run --shm-size). The same command goes on from the last epoch.",
+            "Check free memory and shared memory: containers have little by default (docker run "
+            "--shm-size). The same command continues from the last epoch.",
         ) from error
     finally:
         del arriving  # ends the processes; a traceback would keep them until Python exits

@@ -50,12 +50,12 @@ def _linear(result: dict[str, Any]) -> list[str]:
                 for name, best in found.items()
             ),
             *(["-: the probe diverged at this rate."] if has_diverged else []),
-            "The best rate was chosen on the pictures it is judged by: a little optimistic. "
-            f"The protocol's own is {result['preset_rate']:g}.",
+            "Learning rate selected on the validation set (optimistic). "
+            f"The protocol's default is {result['preset_rate']:g}.",
         ]
     if result["crops"] != FRESH:
         lines.append(
-            "Published figures are from new random crops in every epoch: --crops fresh "
+            "Published figures use new random crops in every epoch: --crops fresh "
             f"({result['epochs']} passes of the network)."
         )
     return lines
@@ -88,8 +88,8 @@ def _finetune(result: dict[str, Any]) -> list[str]:
     ]
     if "best_top1" in result:
         lines.append(
-            f"best top-1 {result['best_top1']:.1f}%, after epoch {result['best_epoch']}: chosen on "
-            "the pictures it is judged by, a little optimistic"
+            f"best top-1 {result['best_top1']:.1f}%, after epoch {result['best_epoch']}: selected "
+            "on the validation set (optimistic)"
         )
     if "ema_top1" in result:
         lines.append(f"top-1 of the moving average of the weights: {result['ema_top1']:.1f}%")

@@ -49,7 +49,7 @@ class Decision:
     def why(self) -> str:
         """Return the reason in words."""
         best, ties = best_of(self.stage).cell, len(ties_of(self.stage))
-        of_ties = f"of {ties} that cannot be told from the best ({best})"
+        of_ties = f"of {ties} statistically equal to the best ({best})"
         if self.cell == self.current:
             return f"kept, one {of_ties}"
         changed = f"in place of {self.current}, which is worse: " if self.current else ""

@@ -147,7 +147,7 @@ def _mark(axes: Axes, chosen: CellRecord, sides: Sequence[int], drops: Sequence[
 def _page(record: AnalysisRecord, figure: Figure, name: str) -> str:
     facts = record.facts
     unit = "divided by ||G||\u00b2" if is_normalised(record) else "not divided by ||G||\u00b2"
-    figures = f"Figures are {unit}. Framed: what accelssl schedule takes."
+    figures = f"Figures are {unit}. A frame marks the choice of accelssl schedule."
     body = [
         page.title(f"Gradient error: {facts.get('algo')}, {facts.get('model')}"),
         page.paragraph(figures),

@@ -49,10 +49,10 @@ def plan_schedule(
         ) from error
     lines = [
         f"at {stage.share:4.0%}  {cell.cell!s:10}  {len(ties_of(stage))} of {len(stage.cells)} "
-        "cannot be told from the best"
+        "statistically equal to the best"
         for stage, cell in zip(record.stages, chosen, strict=True)
     ]
-    lines += _says_nothing(record)
+    lines += _undecided(record)
     lines += [
         f"until {stage.until:6.1%}  {stage.compression!s:10}  {count:,} steps of {batch}"
         for stage, count in zip(schedule.stages, steps, strict=True)
@@ -60,7 +60,7 @@ def plan_schedule(
     return "\n".join([*lines, f"train with: --budget {budget} --schedule {out}"])
 
 
-def _says_nothing(record: AnalysisRecord) -> list[str]:
+def _undecided(record: AnalysisRecord) -> list[str]:
     """Return a line about the stages where all cells tie, if there are any."""
     shares = [
         f"{stage.share:.0%}"
@@ -70,6 +70,6 @@ def _says_nothing(record: AnalysisRecord) -> list[str]:
     if not shares:
         return []
     return [
-        f"at {', '.join(shares)} the analysis says nothing: no compression can be told from the "
-        "best. analyze-gradients with more --samples, and another --out, can tell more."
+        f"at {', '.join(shares)} all compressions are statistically equal to the best. Run "
+        "analyze-gradients with more --samples and another --out to separate them."
     ]

@@ -21,8 +21,8 @@ EQUIVALENT_SIZE = 224
 
 
 IN_TURN = (
-    "on a CPU steps and data take turns, so s/step is the time of both, and what is needed and "
-    "given are their rates by themselves"
+    "on a CPU steps and data loading alternate: s/step is the time of both, and the image rates "
+    "are of each alone"
 )
 
 
@@ -195,7 +195,7 @@ def budget_in(hours: float, config: TrainConfig, speed: Speed) -> float:
     if units < max(costs):
         dearest_s = spare_s + max(costs) * unit_s
         raise UserError(
-            f"--hours {hours:g} buys nothing: a run of one step of the dearest stage takes "
+            f"--hours {hours:g} is too short: one step of the most expensive stage takes "
             f"{duration(dearest_s)}.",
             f"Use --hours {dearest_s / 3600 * 1.1:.2g} or more, or a smaller --batch.",
         )

@@ -153,9 +153,9 @@ def _refuse_to_choose(compression: Compressing) -> None:
     """Raise UserError for --schedule auto: its stages are unknown before the run."""
     if compression[2] == AUTO_SCHEDULE:
         raise UserError(
-            "A run with --schedule auto chooses its compressions while it trains: what it will "
-            "cost is not known before.",
-            "Plan it with --patch 16 --drop 0, which is the dearest that it can choose.",
+            "A run with --schedule auto chooses its compressions during training: its cost is "
+            "unknown before.",
+            "Plan with --patch 16 --drop 0, the most expensive compression.",
         )
 
 

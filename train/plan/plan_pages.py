@@ -54,21 +54,23 @@ def _notes(plan: RunPlan) -> list[str]:
     notes = []
     if len(plan.stages) > 1:
         notes.append(
-            f"Stages end at shares of the budget. Ending at shares of the steps there would be "
-            f"{plan.steps_by_iterations:,} steps."
+            "Stages end at shares of the budget. If they ended at shares of the steps, there would "
+            f"be {plan.steps_by_iterations:,} steps."
         )
     slow = [stage for stage in plan.stages if stage.waits_for_data]
     notes += [
-        f"Steps of {_name(stage)} will wait for data: the loader gives "
+        f"Steps of {_name(stage)} will wait for data: the loader delivers "
         f"{quantity(stage.loader_images_per_s)} of {quantity(stage.needed_images_per_s)} images/s."
         for stage in slow
     ]
     if slow:
-        notes.append("accelssl bench-throughput --shards SHARDS finds what limits the loader.")
+        notes.append(
+            "Run accelssl bench-throughput --shards SHARDS to see the bottleneck of the loader."
+        )
     if advice := fewer_epochs(plan.budget, plan.epochs):
         notes.append(f"Every image is shown {plan.epochs:,.0f} times. {advice}")
     notes += [f"Assumed: {assumption}." for assumption in plan.assumptions]
-    notes.append("Time is training alone: starting, compiling and evaluating come on top.")
+    notes.append("Times exclude start-up, compilation and evaluation.")
     return notes
 
 

@@ -87,16 +87,15 @@ def drift_notes(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[str]:
         if math.isfinite(ratio.unit_flops):
             operations = f" ({ratio.unit_flops:.2f} times the operations)"
         notes.append(
-            f"Units and seconds drift apart: a unit of {compression(stage.p, stage.drop)} took "
-            f"{ratio.unit_s:.2f} times the time of a unit of {against}{operations}."
+            f"{compression(stage.p, stage.drop)} took {ratio.unit_s:.2f} times the time per unit "
+            f"of {against}{operations}."
         )
         by_operations = ratio.unit_flops if math.isfinite(ratio.unit_flops) else 1.0
         is_unexplained |= ratio.unit_s > (1 + NOTABLE) * by_operations
     if is_unexplained:
         notes.append(
-            "Units do not count what an image costs however few its tokens: decoding, crops, "
-            "augmentation (the op), the head. accelssl bench-throughput tells what limits this "
-            "machine."
+            "Units count encoder tokens only. Decoding, cropping, augmentation and the projection "
+            "head are not included. Run accelssl bench-throughput to see the bottleneck."
         )
     return notes
 
@@ -112,7 +111,7 @@ def closing_lines(history: History) -> list[str]:
         spent.insert(1, f"{_petaflop(whole)} PFLOP")
     lines = [f"spent: {', '.join(spent)}"]
     if history.decisions:
-        lines.append(f"beside that, to choose compressions: {beside(history)}")
+        lines.append(f"choosing compressions, in addition: {beside(history)}")
     return [*lines, *drift_notes(stages, uncompressed(history, stages))]
 
 
@@ -129,7 +128,7 @@ def estimates_row(history: History) -> list[str]:
     """Return a row of HEADS for the estimates of --schedule auto."""
     units = sum(decision.units for decision in history.decisions)
     seconds = sum(decision.seconds for decision in history.decisions)
-    return ["estimates, beside", "", quantity(units), "", duration(seconds), "", ""]
+    return ["estimates, in addition", "", quantity(units), "", duration(seconds), "", ""]
 
 
 def _row(

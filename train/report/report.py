@@ -44,14 +44,14 @@ from accelssl.train.report.summary import (
 )
 
 HOW_TO_MEASURE = (
-    "Realised speed-up: not measured. accelssl train times uncompressed steps once the budget is "
-    "spent, unless it is given --no-baseline, is interrupted, or they do not fit the device's "
-    "memory. Otherwise train the same model and batch with --patch 16 --drop 0 for a few minutes "
-    "on the same machine and compare the images per second."
+    "Realised speed-up: not measured. accelssl train times uncompressed steps at the end, except "
+    "with --no-baseline, after an interruption, or if the steps do not fit the device's memory. "
+    "To compare, train the same model and batch with --patch 16 --drop 0 for a few minutes on the "
+    "same machine."
 )
 NO_EVALUATION = (
-    "No evaluation was logged during training; train with --eval-every 0.1 to have one every tenth "
-    "of the budget."
+    "No evaluation was logged during training. Train with --eval-every 0.1 to evaluate at every "
+    "tenth of the budget."
 )
 COST_HEADS = (
     "stage", "p", "drop", "keep", "units per image", "share of budget", "images",
@@ -141,11 +141,13 @@ def _band_note(history: History, stages: tuple[StageRun, ...]) -> str:
         for number, stage in enumerate(stages, 1)
     )
     one_sided = history.config.get("algo") == "moco" and not history.config.get("symmetric")
-    half = " It is that of one pair an image, half of MoCo-v3's symmetric one." if one_sided else ""
+    half = (
+        " The loss has one pair per image: half of MoCo-v3's symmetric loss." if one_sided else ""
+    )
     return (
-        "Bands show the schedule: p is the side of a patch in pixels, d the fraction of patches "
-        "dropped, keep the patch tokens left of a view (MoCo: of a query); the darker a band, the "
-        f"more an image costs. Stages: {names}. The loss of different compressions cannot be "
+        "Bands show the schedule: p is the patch side in pixels, d the share of dropped patches, "
+        "keep the number of patch tokens left in a view (MoCo: in a query). Darker bands have a "
+        f"higher cost per image. Stages: {names}. Losses of different compressions cannot be "
         f"compared directly.{half}"
     )
 
@@ -161,8 +163,8 @@ def _pictures(history: History) -> list[Markup]:
         text = f"pictures.npz cannot be shown: {error}."
         return [heading, page.paragraph(text, "warning")]
     note = (
-        "Each column is one picture: its first view above, its second view below. Blank patches "
-        "were dropped: they never reached the network."
+        "Each column is one picture, the first view above the second. Blank patches were dropped: "
+        "they never reached the network."
     )
     return [heading, page.paragraph(note), page.pictures(blocks)]
 
@@ -177,9 +179,9 @@ def _costs(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) 
         rows.append([whole[0], "", "", "", *whole[4:]])
         tints.append(None)
     notes = [
-        "Counted speed-up: units an uncompressed image costs over the units an image of the stage "
-        "costs. Realised speed-up: images per second of the stage over those of uncompressed "
-        "training. Seconds are training only, start-up included, evaluation not."
+        "Counted speed-up: units of an uncompressed image over units of an image of the stage. "
+        "Realised speed-up: images per second of the stage over those of uncompressed training. "
+        "Training time includes start-up and excludes evaluation."
     ]
     if plain.images_per_s is None:
         notes.append(HOW_TO_MEASURE)
@@ -214,15 +216,18 @@ def _ledgers(history: History, stages: tuple[StageRun, ...], plain: Uncompressed
     if history.decisions:
         rows, tints = [*rows, cost_accounting.estimates_row(history)], [*tints, None]
     notes = [
-        "Units are the paper's: linear in tokens, heads left out, a backward pass twice a forward "
-        "one. PFLOP are 10^15 operations of all matrix products, forward and backward, decoding "
-        "and augmentation left out. In brackets the share of the run."
+        "Units are the paper's: linear in tokens, without heads; a backward pass costs two forward "
+        "passes. PFLOP are 10^15 operations of all matrix products, forward and backward, without "
+        "decoding and augmentation. Brackets give the share of the run."
     ]
     if against:
         notes[0] += (
-            f" The last two columns: what a unit costs against one of {against}, start-up left out."
+            f" The last two columns compare the cost of a unit with {against}, without start-up."
         )
-    heading, table = page.heading("Three ledgers"), page.table(cost_accounting.HEADS, rows, tints)
+    heading, table = (
+        page.heading("Units, operations and seconds"),
+        page.table(cost_accounting.HEADS, rows, tints),
+    )
     notes += cost_accounting.drift_notes(stages, plain)
     return [heading, table, *map(page.paragraph, notes)]
 
@@ -244,7 +249,7 @@ def _settings(history: History) -> list[Markup]:
 
 DECISION_HEADS = (
     "at", "chosen", "units an image", "CA-MSE", "interval", "best", "CA-MSE", "interval",
-    "as good as the best", "images", "units", "time", "why",
+    "equal to the best", "images", "units", "time", "why",
 )  # fmt: skip
 
 
@@ -253,11 +258,12 @@ def decisions_section(history: History) -> list[Markup]:
     if not history.decisions:
         return []
     note = (
-        "CA-MSE is the squared bias of a compression's gradient plus its variance, adjusted to "
-        "what an uncompressed step of the run costs; small is good. One cannot be told from the "
-        "best if the 95% interval of what they differ by, on the same images, has 0 in it: a run "
-        "keeps the one it has while that is so, else it takes the cheapest such. Beside budget and "
-        f"training time the estimates took {beside(history)}."
+        "CA-MSE is the squared bias of a compression's gradient plus its variance, adjusted to the "
+        "cost of an uncompressed step of the run. Smaller is better. A compression is "
+        "statistically equal to the best if the 95% interval of their difference, on the same "
+        "images, contains 0. The run keeps its current compression if it is equal to the best. "
+        "Otherwise it takes the cheapest that is. The estimates took "
+        f"{beside(history)} in addition to budget and training time."
     )
     rows = [_decision_row(decision) for decision in history.decisions]
     table = page.table(DECISION_HEADS, rows, ["transparent"] * len(rows))

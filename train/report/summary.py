@@ -67,7 +67,7 @@ def _summary(history: History) -> str:
 def _warnings(history: History) -> list[str]:
     steps, texts = history.steps, []
     if len(steps) and history.ended is None:
-        texts.append("The log has no end: the run is still going on, or its process was killed.")
+        texts.append("The log has no end: the run is still training, or its process was killed.")
     elif history.ended not in (None, "budget"):
         texts.append(
             f"The run stopped before its budget was spent ({history.ended}); --resume continues it."
@@ -85,7 +85,7 @@ def _warnings(history: History) -> list[str]:
             f"{history.unreadable_lines:,}."
         )
     if judged := _judged(history):
-        texts.append(f"Accuracies are those {judged}until accelssl evaluate judges the run anew.")
+        texts.append(f"Accuracies are those {judged}until accelssl evaluate runs again.")
     return texts
 
 
@@ -204,12 +204,12 @@ def evaluation_note(history: History) -> Markup:
     bank, queries = (finite(history.evaluation.get(key)) for key in ("bank", "queries"))
     sizes = ""
     if bank is not None and queries is not None:
-        sizes = f" Here {queries:,.0f} validation pictures are held against {bank:,.0f}."
+        sizes = f" Here {queries:,.0f} validation pictures are compared with {bank:,.0f}."
     return page.paragraph(
         "nn1 is the share of validation pictures whose nearest training picture, by the cosine of "
-        "their features, is of the same class; knn20 lets the 20 nearest vote, the nearer with "
-        "more weight. Features come from uncompressed pictures (p16, drop 0), from the network "
-        f"as trained, from the same network before training, and from the raw pixels.{sizes}"
+        "their features, has the same class. In knn20 the 20 nearest vote, weighted by nearness. "
+        "Pictures are uncompressed (p16, drop 0). Features are those of the trained network, of "
+        f"the same network before training, and the raw pixels.{sizes}"
         f"{_classifier_note(history)}"
     )
 
@@ -218,8 +218,8 @@ def _classifier_note(history: History) -> str:
     if not any(found.get("protocol") == "linear" for found in history.results):
         return ""
     return (
-        " A linear probe is a classifier on frozen features; where several learning rates were "
-        "tried, the best on these pictures is shown, which is a little optimistic."
+        " A linear probe is a classifier on frozen features. If several learning rates were tried, "
+        "the best on the validation set is shown (optimistic)."
     )
 
 

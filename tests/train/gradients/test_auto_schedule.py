@@ -227,10 +227,10 @@ def test_log_report_and_last_words_tell_what_was_decided_and_what_that_cost(whol
     total = sum(line["units"] for line in lines(whole, "estimate"))
     said = " ".join(closing_lines(history))
     share = f"({100 * total / read_config(whole / 'config.json').budget:.1f}% of the budget)"
-    assert "beside that, to choose compressions: " in said and share in said
+    assert "choosing compressions, in addition: " in said and share in said
     page = write_report(whole).read_text()
     assert "How compressions were chosen" in page and "in place of p24 d0" in page
-    assert share in page and "estimates, beside" in page
+    assert share in page and "estimates, in addition" in page
     assert "What the network saw" in page
     content = json.loads((whole / "schedule.json").read_text())
     config = read_config(whole / "config.json")
@@ -246,7 +246,7 @@ def test_the_report_of_a_run_that_was_given_its_schedule_says_nothing_of_choosin
 ) -> None:
     train(start(config_on(shard_dir, budget=5.0), tmp_path / "run", CPU), tmp_path / "run")
     page = write_report(tmp_path / "run").read_text()
-    assert "How compressions were chosen" not in page and "estimates, beside" not in page
+    assert "How compressions were chosen" not in page and "estimates, in addition" not in page
 
 
 def test_other_commands_take_such_a_run(whole: Path, tmp_path: Path) -> None:

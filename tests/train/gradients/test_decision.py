@@ -106,7 +106,7 @@ def test_a_decision_is_the_same_once_it_was_written_and_read() -> None:
 
 
 def test_a_decision_says_why() -> None:
-    best = "that cannot be told from the best (p16 d0)"
+    best = "statistically equal to the best (p16 d0)"
     assert decision(TWO_TIE).why == f"the cheapest of 2 {best}"
     assert decision(ALL_TIE, MIDDLE).why == f"kept, one of 3 {best}"
     assert (

@@ -1,4 +1,4 @@
-"""Units, operations and seconds of a run, each summed by itself and held against the others."""
+"""Units, operations and seconds of a run, each summed alone and compared with the others."""
 
 import json
 import math
@@ -57,7 +57,7 @@ def test_a_unit_that_takes_a_tenth_longer_than_the_dearest_stages_is_told_of(
     assert notes_of(history_of(tmp_path, [(LIGHT, 1.09), (PLAIN, 1.0)])) == []
     note, remedy = notes_of(history_of(tmp_path, [(LIGHT, 1.25), (PLAIN, 1.0)]))
     assert "accelssl bench-throughput" in remedy
-    assert "a unit of p30 d0.5 took 1.25 times the time" in note
+    assert "p30 d0.5 took 1.25 times the time per unit" in note
     assert "(1.00 times the operations)" in note
     (note,) = notes_of(history_of(tmp_path, [(LIGHT, 0.8), (PLAIN, 1.0)]))
     assert "0.80 times" in note
@@ -151,6 +151,6 @@ def test_a_run_logs_the_operations_that_torch_counts_in_its_steps(
     assert sum(s.flops for s in found) == pytest.approx(counter.get_total_flops(), rel=1e-9)
     assert len(lines(run, "step")) == len(history.steps)
     assert "PFLOP" in closing_lines(history)[0]
-    assert "Three ledgers" in render(history)
+    assert "Units, operations and seconds" in render(history)
     first = price(found[0])
     assert first is not None and first.unit_flops > 0
