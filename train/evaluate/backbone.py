@@ -30,7 +30,7 @@ VERSION, MODEL, MEAN, STD = "accelssl", "model", "mean", "std"
 """Entries of the metadata in a file of `accelssl export`."""
 
 Colours = dict[str, tuple[float, ...]]
-"""MEAN and STD, as far as they are known, with a number for each channel."""
+"""MEAN and STD if known, with a number for each channel."""
 
 
 @dataclass(frozen=True)

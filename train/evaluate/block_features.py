@@ -15,7 +15,7 @@ from accelssl.train.evaluate.features import Extract
 from accelssl.train.evaluate.linear_presets import LinearSettings
 
 AT_ONCE = {"cpu": 64, "cuda": 256}
-"""Pictures in a forward pass: a probe's batch may be more than fits."""
+"""Pictures in a forward pass: a probe's whole batch may not fit into memory."""
 
 
 def probe_features(backbone: Backbone, settings: LinearSettings) -> Extract:

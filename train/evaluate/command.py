@@ -25,7 +25,7 @@ from accelssl.train.ranks.distributed import device_of, joined, read_ranks
 from accelssl.train.report.report import write_report
 
 PROTOCOLS = ("nn", "linear", "finetune")
-# The protocols that an option is for; the others are for all.
+# The protocols of each option; other options apply to all protocols.
 _OPTIONS_OF = {
     "preset": ("linear", "finetune"),
     "normalises": ("linear",),
@@ -148,7 +148,7 @@ def _finetuned(
 ) -> Result:
     """Fine-tune in this process or in all ranks of torchrun. Return an empty result on ranks
     other than the first."""
-    # Imported here: its data loading needs much that the other protocols do not.
+    # Imported here: its data loading has heavy imports that other protocols do not need.
     from accelssl.train.evaluate.finetune import finetune
     from accelssl.train.evaluate.finetune_settings import finetune_settings
 

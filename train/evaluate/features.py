@@ -21,7 +21,7 @@ from accelssl.shards.shard_set import Split
 from accelssl.train.config.config import TrainConfig
 
 PIXEL_BLOCK = 8
-# The crops a linear classifier is trained on: cut and flipped as in pretraining, colours as is.
+# Training crops of a linear classifier: cropped and flipped as in pretraining, no colour jitter.
 PROBE_VIEW = View("probe", EVALUATION_SIZE, jitter_p=0.0, gray_p=0.0)
 
 Extract = Callable[[Tokens], Tensor]
@@ -96,7 +96,7 @@ def encoder_features(encoder: Encoder) -> Extract:
     def extract(tokens: Tokens) -> Tensor:
         training = encoder.training
         encoder.eval()
-        # Blocks that training compiled are not compiled once more for this.
+        # Do not compile the blocks again for evaluation.
         with torch.compiler.set_stance("force_eager"):
             features_ND: Tensor = encoder(
                 tokens.values_NLV, tokens.keep_idx_NL, tokens.p, tokens.grid

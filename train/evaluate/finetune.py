@@ -196,7 +196,7 @@ def _train(
             epoch, batch = divmod(state.step, plan.steps)
             made.rate.set(epoch, batch / plan.steps)
             loss = train_step(made, state.step, arriving)
-            # The step before this one has ended by now: reading its loss holds nothing up.
+            # The previous step has ended: reading its loss does not wait.
             _read(state, pending)
             pending = loss
             state.step += 1
@@ -278,6 +278,6 @@ def _line(plan: FinetunePlan, state: FinetuneState) -> str:
     text = f"fine-tuning, epoch {(state.step - 1) // plan.steps + 1} of {plan.settings.epochs}"
     if not state.history:
         return text
-    # Val is counted when an epoch has ended: while one is trained, this is of the one before.
+    # Val is counted at the end of an epoch: during an epoch this is the previous one's.
     last = state.history[-1]
     return f"{text}  top1 {last['top1']:.1f}% after epoch {last['epoch']}"

@@ -266,7 +266,7 @@ def batches(
             "--shm-size). The same command continues from the last epoch.",
         ) from error
     finally:
-        del arriving  # ends the processes; a traceback would keep them until Python exits
+        del arriving  # ends the processes: a traceback would keep the iterator alive
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:

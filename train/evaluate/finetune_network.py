@@ -16,7 +16,7 @@ from accelssl.errors import UserError
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 
 BETAS = (0.9, 0.999)
-# What a network with another pooling lacks, or has besides.
+# Weights that a network with another pooling lacks or adds.
 _HEAD, _NORM, _NORM_OF_MEAN = "head.", "norm.", "fc_norm."
 
 

@@ -137,7 +137,7 @@ def count_right(
     """
     network.eval()
     found = torch.zeros(3, dtype=torch.int64, device=trainee.device)
-    # What training compiled is not compiled once more for this.
+    # Do not compile the blocks again for counting.
     with torch.compiler.set_stance("force_eager"), _autocast(trainee.device):
         for piece in islice(pieces, count):
             images_NCHW, labels_N = _on(trainee.device, piece)

@@ -86,7 +86,9 @@ def shuffled(
         found, labels_N = cache
         order_N = torch.randperm(len(labels_N), generator=generator).to(labels_N.device)
         for chosen in torch.split(order_N, batch):
-            if len(chosen) > 1:  # one picture has no variance, which a BatchNorm divides by
+            if (
+                len(chosen) > 1
+            ):  # a BatchNorm divides by the variance, which one picture does not have
                 yield {name: of_all[chosen] for name, of_all in found.items()}, labels_N[chosen]
 
     for epoch in range(epochs):

@@ -57,7 +57,7 @@ class Probe(nn.Module):
         """Train every head for one step of this epoch. Peak rates are for `settings.batch`
         pictures."""
         self.train()
-        if self._optimizer is None:  # not before the probe is on its device
+        if self._optimizer is None:  # created here, when the probe is on its device
             self._optimizer = torch.optim.SGD(self.parameters(), momentum=self.settings.momentum)
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.learning_rate(epoch)
@@ -66,8 +66,8 @@ class Probe(nn.Module):
         labels_K = labels_N.repeat_interleave(heads)
         losses_K = F.cross_entropy(logits_NHC.flatten(0, 1), labels_K, reduction="none")
         losses_H = losses_K.view(n, heads).mean(0)
-        # With momentum and without decay, a factor of a head's loss is one of its rate. Heads
-        # share no weights, so the sum trains each as if it were alone.
+        # With momentum and without decay, scaling a head's loss scales its learning rate. Heads
+        # share no weights, so the sum trains each of them independently.
         peaks_H = self.rates_H * (self.settings.batch / 256)
         self._optimizer.zero_grad()
         (peaks_H * losses_H).sum().backward()  # type: ignore[no-untyped-call]

@@ -67,6 +67,6 @@ def preset_first(results: list[Result]) -> list[Result]:
 
 
 def _is_replaced(old: Result, new: Result) -> bool:
-    if "digest" not in old:  # of before, when a set's was not noted
+    if "digest" not in old:  # old files do not record the set
         return bool(old.get("own") and new.get("own") and old.get("protocol") == new["protocol"])
     return settings_of(old) == settings_of(new)

@@ -39,7 +39,7 @@ def read_weights(path: Path) -> Weights:
         raise _unreadable(path, FileNotFoundError())
     refuse_damage(path, "Copy or download it again.", may_be_no_zip=True)
     try:
-        # What timm, DeiT and MAE save has the training's options beside the weights.
+        # Files of timm, DeiT and MAE hold the training options beside the weights.
         with torch.serialization.safe_globals([argparse.Namespace]):
             state: dict[str, Any] = load_state_dict(str(path), weights_only=True)
     except Exception as error:
@@ -83,7 +83,7 @@ def load_weights(network: nn.Module, weights: Weights, both: str) -> None:
         parts = [f"{what}: {_some(names)}" for what, names in differences.items() if names]
         raise _do_not_match(both, "; ".join(parts))
     network.load_state_dict(weights, strict=False)
-    # As they arrived: the file's numbers may be too large for the network's type.
+    # Check the loaded weights: the file's numbers may be too large for the network's type.
     own = network.state_dict()
     lost = [name for name in floats if name in weights and not bool(own[name].isfinite().all())]
     if lost:

@@ -28,11 +28,9 @@ from accelssl.train.gradients.gradient import Gradient
 from accelssl.train.ranks.distributed import ALONE, Ranks
 
 Views = tuple[Compression, ...]
-"""What a step takes of a batch, in the order of the objective's arguments."""
+"""Compressions of a batch's views, in the order of the objective's arguments."""
 _SHARE_OF_MEMORY = 0.5
 _OTHERS = 4  # the baseline's sum, two gradients, and one being sketched
-
-
 CPU = torch.device("cpu")
 
 
@@ -52,7 +50,7 @@ class RankPart:
         """Replace each tensor by its sum over ranks, on all ranks."""
         if self.ranks.world == 1:
             return
-        self.ranks.wait()  # which has more patience than a collective of a step
+        self.ranks.wait()  # with a longer timeout than all_reduce
         for tensor in tensors:
             there = tensor.to(self.device)
             dist.all_reduce(there)
@@ -79,7 +77,7 @@ class AnalysisPlan:
 
 
 SKETCH = 65_521
-"""A prime, so that places of one fold have nothing in common with the shapes of weights."""
+"""A prime, so that folded places do not align with the shapes of weights."""
 
 
 class Sketch:
@@ -143,7 +141,7 @@ def sums_of(
             whole_D = gradient(next(batches).views, banks[0])
             of_baseline.add(whole_D, group)
             for place, (batch, bank) in enumerate(zip(batches, banks[1:], strict=True)):
-                # The baseline among the cells is not computed twice: its difference is 0, exactly.
+                # Do not compute the baseline twice: its difference is exactly 0.
                 is_baseline = cells[place] == baseline
                 found_D = whole_D.clone() if is_baseline else gradient(batch.views, bank)
                 squares[place, group] += _square(found_D)

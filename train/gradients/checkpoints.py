@@ -12,7 +12,7 @@ from accelssl.train.config.config import TrainConfig
 from accelssl.train.objective import build
 
 NEAR = 0.02
-"""How far from a share the progress of a checkpoint may be that was not kept for it."""
+"""Largest distance of a checkpoint's progress from a share for which no checkpoint was kept."""
 
 
 @dataclass(frozen=True)

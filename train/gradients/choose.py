@@ -21,10 +21,10 @@ from accelssl.train.gradients.record import AnalysisRecord, CellRecord, Facts, S
 Between = Literal["steps", "interpolated"]
 BETWEEN: tuple[Between, ...] = get_args(Between)
 PIECES = 4
-"""Into which an interpolated schedule cuts the way from one analysed share to the next."""
+"""Steps of an interpolated schedule between two analysed shares."""
 
 _PLACES = {"run", "data"}
-_Loss = tuple[float, float]  # what is given away, then the cost
+_Loss = tuple[float, float]  # excess over the best, then cost
 
 
 def chosen_cells(record: AnalysisRecord, *, rises: bool = True) -> list[CellRecord]:

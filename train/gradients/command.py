@@ -119,7 +119,7 @@ def analyze_gradients(
     facts = _facts(analysis, kept)
     parts = CellFolder(out, facts)
     todo = [item for item in _mine(analysis, shares, ranks) if not parts.is_done(item)]
-    if out.exists():  # looked for only now: what is done moves there, from the parts
+    if out.exists():  # checked last: finished cells move from the folder to this file
         refuse_other_facts(out, read_record(out).facts, facts)
         return f"{out} is finished, nothing is left to do."
     parts.prepare()

@@ -35,7 +35,7 @@ Method = Literal["paired", "plugin"]
 ESTIMATORS: tuple[Method, ...] = get_args(Method)
 GROUPS = 16
 FEWEST = 4
-"""Sub-batches without which there is no interval to speak of."""
+"""Fewest sub-batches for a meaningful interval."""
 CONFIDENCE = 0.95
 
 Floats = NDArray[np.float64]
@@ -56,7 +56,7 @@ class Norms:
         squares = self.squares_J.sum() - np.append(0.0, self.squares_J)
         whole_M = self.sketches_JM.sum(0)
         rest_J = np.square(whole_M - self.sketches_JM).sum(1)
-        # What a sketch is off by is much the same without a group: only the change is taken.
+        # The error of a sketch hardly changes without a group: use only the change.
         return squares, self.of_sum + np.append(0.0, rest_J - np.square(whole_M).sum())
 
 

@@ -101,7 +101,7 @@ def _values(
 
 def _value(cell: CellRecord, name: str, normalised: bool) -> float:
     interval = cell.normalised[name] if normalised else cell.raw[name]
-    assert interval is not None  # is_normalised has looked
+    assert interval is not None  # is_normalised has checked
     return interval.value * (cell.cost_share if name == "variance" else 1.0)
 
 

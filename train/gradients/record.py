@@ -93,7 +93,7 @@ class CellFolder:
     def is_done(self, item: Item) -> bool:
         path = self._path(item)
         if path.exists():
-            self._read(path)  # refuses what is of another analysis
+            self._read(path)  # refuses a cell of another analysis
             return True
         return False
 
@@ -108,7 +108,7 @@ class CellFolder:
             return False
         try:
             read = [[self._read(path) for path in of_share] for of_share in paths]
-        except FileNotFoundError:  # another rank was last too, and is removing them
+        except FileNotFoundError:  # another rank is removing them too
             return True
         stages = []
         for parts in read:
@@ -265,7 +265,7 @@ def _rounded(value: float) -> float | None:
 
 def write_readable(path: Path, content: Any) -> None:
     """Write JSON for reading and line-by-line comparison, atomically."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")  # ranks may write the same
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")  # ranks may write the same file
     with whole_file(path, partial) as file:
         file.write((readable(content) + "\n").encode())
 

@@ -66,7 +66,7 @@ class Replays:
         static = places_like(views)
         static_bank = tuple(map(torch.empty_like, bank))
         graph = torch.cuda.CUDAGraph()
-        # Other threads decode and prepare batches on this device meanwhile.
+        # Other threads decode and prepare batches on this device at the same time.
         with torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         ):

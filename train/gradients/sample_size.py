@@ -17,7 +17,7 @@ from accelssl.train.config.config import TrainConfig
 from accelssl.train.gradients.grid import analysis_units, grid_of
 
 MOST_SAMPLES = 16_384
-"""The paper's number. More would be spent on little."""
+"""The paper's number. More images would add little."""
 FEWEST_SUBBATCHES = 8
 SUBBATCH = 64
 _SIDES, _DROPS = (20, 40), (0.25, 0.9)

@@ -29,7 +29,7 @@ from accelssl.train.ranks.distributed import Ranks
 FIRST = {"cuda": 64, "cpu": 8}
 """The smallest batch that is tried on a rank."""
 ENOUGH_S = {"cuda": 120.0, "cpu": 20.0}
-"""What the trials of a compression may take. A GPU compiles each size anew, for some seconds."""
+"""Longest time for the trials of a compression. A GPU compiles each size for some seconds."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def choose_batch(
         known = each.of_ranks[ranks.rank].fits(batch)
         if known is None and kind == "cuda":
             return trial(each.compression, batch).units_per_s is not None
-        return known is not False  # a CPU's is not measured
+        return known is not False  # not measured on a CPU
 
     def fits(batch: int) -> bool:
         return all(ranks.from_all(all(fits_here(each, batch) for each in measured)))
@@ -110,7 +110,7 @@ def _ceiling(config: TrainConfig, ranks: Ranks) -> Ceiling:
     batches_per_epoch(images, ranks.share(smallest_batch(ranks.world)), ranks.world)
     dearest = max(config.sample_cost(stage) for stage in config.schedule.stages)
     of_set, of_budget = images // ranks.world, int(config.budget / dearest) // ranks.world
-    if min(of_set, of_budget) < 2:  # on a rank by itself a batch norm cannot take one
+    if min(of_set, of_budget) < 2:  # a batch norm of a single rank cannot take one image
         of_ranks = f" on each of {ranks.world} ranks" if ranks.world > 1 else ""
         few = f"there are {images}" if of_set < 2 else f"--budget {config.budget:g} pays for fewer"
         raise UserError(

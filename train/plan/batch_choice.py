@@ -11,7 +11,7 @@ from accelssl.errors import UserError
 
 AUTO = "auto"
 GROWTH = 1.05
-"""Units per second that differ by less than this factor are as good as each other."""
+"""Units per second that differ by less than this factor count as equal."""
 
 Limit = Literal["speed", "memory", "images", "budget", "time"]
 
@@ -133,7 +133,9 @@ def agree(of_ranks: Sequence[Trials]) -> Proposal | None:
     if len(known) < len(proposed):
         return None
     batch = min(known)
-    there = [trials.at(batch) for trials in of_ranks]  # all began alike, and went that far
+    there = [
+        trials.at(batch) for trials in of_ranks
+    ]  # all ranks began with the same batch and tried this one
     memory = [trial.memory_bytes for trial in there if trial.memory_bytes is not None]
     return Proposal(
         batch,

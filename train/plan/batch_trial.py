@@ -21,7 +21,7 @@ from accelssl.train.plan.probe_speed import (
 )
 
 SPARE = 0.1
-"""The share of a GPU's memory that is left to the loader, and to what ranks tell each other."""
+"""Share of a GPU's memory reserved for the loader and for communication between ranks."""
 
 
 def try_batch(config: TrainConfig, stage: Stage, batch: int, device: torch.device) -> Trial:
@@ -40,7 +40,7 @@ def try_batch(config: TrainConfig, stage: Stage, batch: int, device: torch.devic
         if not is_out_of_memory(error):
             raise
     finally:
-        _free(device)  # not before: the exception held what its frames did
+        _free(device)  # here, because the exception kept the tensors of its frames alive
     return Trial(batch, rate, memory_bytes, time.perf_counter() - began_s)
 
 
@@ -54,7 +54,7 @@ def _measured(
     step = partial(new_step(config, device), synthetic_batch(config, stage, batch, device), 0.0)
     step()
     wait_for(device)
-    if not _is_spared(device):  # to capture it would fail in the midst of that
+    if not _is_spared(device):  # capturing it would fail half-way
         return None, _memory_bytes(device)
     step_s = seconds_a_call(step, (GPU_WARM_UP if on_gpu else CPU_WARM_UP) - 1, device)
     return (step_s if _is_spared(device) else None), _memory_bytes(device)

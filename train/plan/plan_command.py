@@ -30,7 +30,7 @@ from accelssl.train.plan.probe_speed import probe_speed
 from accelssl.train.precision import pick_precision
 from accelssl.train.ranks.distributed import Ranks
 
-# The budget until the real one is known.
+# A placeholder until the budget is computed.
 ENDLESS = 1e15
 
 

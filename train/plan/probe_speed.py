@@ -30,7 +30,7 @@ from accelssl.train.step import Step
 GPU_WARM_UP, CPU_WARM_UP = 3, 1
 MIN_CALLS, MAX_CALLS, ENOUGH_S = 2, 50, 3.0
 SCALING = 0.945
-"""Of each of several GPUs: two gave 1.89 times the rate of one
+"""Rate of each of several GPUs, relative to one alone: two gave 1.89 times the rate of one
 (benchmarks/results/live_pipeline_log_202611.md)."""
 
 

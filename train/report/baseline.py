@@ -13,7 +13,7 @@ from accelssl.train.loop import step_of
 from accelssl.train.out_of_memory import is_out_of_memory
 from accelssl.train.session import Session, loader_options, run_views
 
-# Warming up takes three on a GPU: one compiles, one captures, one fills the loader's queue again.
+# Three warm-up steps on a GPU: one compiles, one captures, one refills the loader's queue.
 GPU_WARM_UP, CPU_WARM_UP = 3, 1
 MIN_STEPS, MAX_STEPS, ENOUGH_S = 2, 50, 10.0
 

@@ -81,7 +81,7 @@ def drift_notes(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[str]:
         if base is None or here is None:
             continue
         ratio = here.against(base)
-        if not abs(ratio.unit_s - 1) > NOTABLE:  # NaN neither
+        if not abs(ratio.unit_s - 1) > NOTABLE:  # also skips NaN
             continue
         operations = ""
         if math.isfinite(ratio.unit_flops):

@@ -22,7 +22,7 @@ from accelssl.train.report.stage_costs import StageRun
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e7ec"
 BLUE, ORANGE, TEAL = "#1d5fbf", "#c2570c", "#0b7a75"
 WIDTH_IN, HEIGHT_IN = 5.2, 3.1
-# From few tokens (pale) to many (strong): the darker a band, the dearer an image.
+# From few tokens (pale) to many (dark): darker bands cost more per image.
 TINTS = ("#f0f4fb", "#e0eaf8", "#d0e0f5", "#c0d5f1", "#b0cbee", "#a0c0ea")
 TIME_UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -21,7 +21,7 @@ from accelssl.train.evaluate.results import NEAREST, own_result, read_results
 from accelssl.train.gradients.decision import Decision, decision_of
 
 Column = npt.NDArray[np.float64]
-# A step line is worth nothing without these; the others may be absent and read as NaN.
+# A step line needs these; other values may be absent and read as NaN.
 NEEDED = ("step", "images", "spent", "elapsed_s", "p", "drop", "keep", "sample_cost")
 WANTED = ("epoch", "loss", "lr", "images_per_s", "image_flops")
 
@@ -226,7 +226,7 @@ def _take(log: _Log, line: dict[str, Any]) -> bool:
             log.baseline = line
         case "end":
             log.ended = str(line.get("reason", "end"))
-    # Kinds that other versions may add are no business of the report.
+    # Ignore other kinds of lines, which other versions may add.
     return True
 
 
@@ -262,7 +262,7 @@ def _take_decision(log: _Log, line: dict[str, Any]) -> bool:
         decision = decision_of(line)
     except (KeyError, TypeError, ValueError, UserError):
         return False
-    # Killed before the next checkpoint, a run makes its last decision anew.
+    # A run killed before the next checkpoint repeats its last decision.
     log.decisions = [d for d in log.decisions if d.share < decision.share]
     log.decisions.append(decision)
     return True

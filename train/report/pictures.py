@@ -14,7 +14,7 @@ from PIL import Image
 
 Pixels = npt.NDArray[np.uint8]
 
-SIDE = 168  # pixels of a drawn crop, about; a patch is a whole number of them
+SIDE = 168  # pixels of a drawn crop, rounded so that a patch has whole pixels
 GAP = 1  # pixels between patches
 BETWEEN_VIEWS = 8
 BLANK, PAPER = (226, 230, 235), (255, 255, 255)

@@ -9,9 +9,9 @@ from accelssl.train.config.cost import Convention, moco_cost, simclr_cost
 from accelssl.train.report.history import History, finite
 
 WARM_UP = 3
-"""Steps after which a stage, or a run that goes on, has compiled and filled its queues."""
+"""Steps for compiling and filling queues at the start of a stage or after a resume."""
 ENOUGH_STEPS = 20
-"""A stage of fewer is too short to tell what its units cost."""
+"""Fewest steps of a stage for a reliable price of its units."""
 
 # DINO's cost depends on its local crops too: it needs a measured or uncompressed stage.
 COSTS = {"simclr": simclr_cost, "moco": moco_cost}
@@ -101,7 +101,7 @@ def stage_runs(history: History) -> tuple[StageRun, ...]:
     lasts = [*np.flatnonzero(changes).tolist(), len(steps) - 1]
     firsts = [0, *(last + 1 for last in lasts[:-1])]
     steady = _steady_steps(history, firsts)
-    # Of single steps, 0 for those of a start-up.
+    # Amounts of single steps, 0 during start-up.
     by_step = (
         np.diff(total, prepend=0.0) for total in (steps.spent, steps.images, steps.elapsed_s)
     )
@@ -161,7 +161,7 @@ def uncompressed(history: History, stages: tuple[StageRun, ...]) -> Uncompressed
             rates.insert(0, finite(source.get("images_per_s")))
             cost = finite(source.get("sample_cost"))
             costs[:0] = [] if cost is None else [cost]
-    # What was measured beside the run was so after its warm-up.
+    # The baseline measurement excludes its own warm-up.
     steady_rates = [*rates[:-1], whole_run(tuple(plain)).steady_images_per_s if plain else None]
     return Uncompressed(
         sample_cost=costs[0] if costs else None,

@@ -163,7 +163,7 @@ def _classifier_title(found: Result, history: History) -> str:
 
 
 def _top1(found: Result) -> dict[str, float | None]:
-    # A fine-tuned network stands by itself.
+    # A fine-tuned network has no untrained reference.
     scores = found if "trained" in found else {"trained": found}
     names = [who for who in ("trained", "untrained") if isinstance(scores.get(who), dict)]
     return {who: finite(scores[who].get("top1")) for who in names}

@@ -66,7 +66,7 @@ def test_a_unit_that_takes_a_tenth_longer_than_the_dearest_stages_is_told_of(
 def test_measured_uncompressed_training_is_what_units_are_priced_against(tmp_path: Path) -> None:
     measured = {"kind": "baseline", "images_per_s": 1 / 7, "sample_cost": 7.0, "image_flops": 7e9}
     (note,) = notes_of(history_of(tmp_path, [(LIGHT, 2.0)], measured))
-    assert "2.00 times the time of a unit of uncompressed training" in note
+    assert "2.00 times the time per unit of uncompressed training" in note
     assert "(2.00 times the operations)" in note
 
 
@@ -75,7 +75,7 @@ def test_start_up_is_no_drift(tmp_path: Path) -> None:
     assert notes_of(even) == []
     slower = history_of(tmp_path, [(LIGHT, 1.5), (PLAIN, 1.0)], start_up_s=1e4)
     note, _ = notes_of(slower)
-    assert "1.50 times the time of a unit of uncompressed training" in note
+    assert "1.50 times the time per unit of uncompressed training" in note
     assert stage_runs(slower)[0].training_s == pytest.approx(1e4 + 20 * 10 * 1.5)
 
 
