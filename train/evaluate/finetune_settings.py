@@ -15,19 +15,19 @@ Pool = Literal["token", "avg"]
 class FinetuneSettings:
     """Everything that determines a fine-tuning besides weights and data.
 
-    base_lr is the learning rate per 256 images: times batch / 256 it is the peak. start_lr: where
-    warm-up begins; min_lr: where the cosine ends. With moves_each_step the rate changes every step
-    and the cosine begins after warm-up, as MAE has it; else it changes every epoch and warm-up
-    hides the beginning of the cosine, as DeiT has it. layer_decay scales the rate of each layer
-    against the next one (1: alike). pool: what the classifier gets, the CLS token after the last
-    norm, or the mean of the patch tokens with a new norm. head_std: of the classifier's first
-    weights.
+    base_lr: learning rate per 256 images; the peak is base_lr times batch / 256. start_lr: rate at
+    the start of warm-up. min_lr: rate at the end of the cosine. moves_each_step: the rate changes
+    every step and the cosine begins after warm-up, as in MAE; otherwise the rate changes every
+    epoch and warm-up replaces the beginning of the cosine, as in DeiT. layer_decay: ratio of the
+    rates of a layer and the next one (1: equal). pool: the classifier's input, the CLS token after
+    the last norm, or the mean of the patch tokens with a new norm. head_std: standard deviation of
+    the classifier's initial weights.
 
-    repeats: how often an epoch shows each picture it takes, for as many fewer of them (repeated
-    augmentation). mixup and cutmix are the alphas of their beta distributions, 0 for none, switch
-    the share of cutmix; erase the share of pictures with a rectangle of noise. ema_decay 0: no
-    moving average. most_at_once: a batch is worked on in pieces of at most that many images, and
-    each is mixed up by itself, as the originals' GPUs did with their shares of a batch.
+    repeats: how often an epoch shows each of its pictures; it has fewer different ones in
+    proportion (repeated augmentation). mixup and cutmix: alphas of their beta distributions, 0 for
+    none. switch: share of cutmix. erase: share of pictures with a rectangle of noise. ema_decay: 0
+    for no moving average. most_at_once: largest piece of a batch; each piece is mixed separately,
+    as on each GPU of the originals.
     """
 
     preset: str

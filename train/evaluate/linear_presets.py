@@ -13,19 +13,20 @@ MOST_CROPS = 1000
 
 @dataclass(frozen=True)
 class LinearSettings:
-    """A linear classifier on frozen features, trained by SGD with momentum and no weight decay.
+    """Settings of a linear classifier on frozen features, trained by SGD with momentum, no weight
+    decay.
 
-    rates: learning rates for 256 images, times batch / 256 in use; each has a head of its own, and
-    all are trained on the same features. rate is the one of the protocol. It falls as a half-cosine
-    to 0, constant within an epoch. normalises: features pass a BatchNorm without scale and shift.
+    rates: learning rates per 256 images, scaled by batch / 256. Each rate has its own head; all
+    heads train on the same features. rate: the protocol's default. The rate follows a half-cosine
+    to 0, constant within an epoch. normalises: a BatchNorm without scale and shift before the head.
 
-    blocks: how many last blocks give their CLS token; None takes the features that the network
-    itself gives. averages_patches: the mean of the last block's patch tokens beside them.
+    blocks: number of last blocks whose CLS tokens are used; None uses the network's own features.
+    averages_patches: append the mean of the last block's patch tokens.
 
-    crops: what training sees. "central": the central crop of each picture, as validation does, its
-    features computed once. A number: so many random crops (area .08 to 1, half of them flipped) of
-    each picture, computed once, an epoch having one of each in turn. "fresh": new random crops in
-    every epoch, as the protocols say; then an epoch costs a pass of the network.
+    crops: "central" uses the central crop of each picture, as in validation, with features computed
+    once. A number uses that many random crops of each picture (area .08 to 1, half of them
+    flipped), computed once; an epoch has one of each in turn. "fresh" uses new random crops in
+    every epoch, as the protocols do; an epoch then costs a pass of the network.
     """
 
     name: str

@@ -30,6 +30,7 @@ FIRST = {"cuda": 64, "cpu": 8}
 """The smallest batch that is tried on a rank."""
 ENOUGH_S = {"cuda": 120.0, "cpu": 20.0}
 """Longest time for the trials of a compression. A GPU compiles each size for some seconds."""
+HEADS = "stage", "compression", "tokens", "batch", "units/s", "memory", "limited by"
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,6 @@ def _nothing_fits(batch: int, compression: Compression, device: torch.device) ->
         f"{device}, of which the loader needs a part.",
         f"Give a --batch below {batch} a rank, or use a smaller --model or fewer tokens.",
     )
-
-
-HEADS = "stage", "compression", "tokens", "batch", "units/s", "memory", "limited by"
 
 
 def batch_text(choice: BatchChoice, config: TrainConfig) -> str:

@@ -57,6 +57,10 @@ COST_HEADS = (
     "stage", "p", "drop", "keep", "units per image", "share of budget", "images",
     "training time", "images/s", "units/s", "counted speed-up", "realised speed-up",
 )  # fmt: skip
+DECISION_HEADS = (
+    "at", "chosen", "units an image", "CA-MSE", "interval", "best", "CA-MSE", "interval",
+    "equal to the best", "images", "units", "time", "why",
+)  # fmt: skip
 
 
 def write_report(run: Path) -> Path:
@@ -245,12 +249,6 @@ def _settings(history: History) -> list[Markup]:
         text = " ".join(map(str, command)) if isinstance(command, list) else str(command)
         parts += [page.heading("Command"), page.code(text)]
     return parts
-
-
-DECISION_HEADS = (
-    "at", "chosen", "units an image", "CA-MSE", "interval", "best", "CA-MSE", "interval",
-    "equal to the best", "images", "units", "time", "why",
-)  # fmt: skip
 
 
 def decisions_section(history: History) -> list[Markup]:
