@@ -26,8 +26,7 @@ from accelssl.train.config.new_config import named_recipe, new_config, usual_com
 from accelssl.train.device import pick_device
 from accelssl.train.log.progress import Terminal
 from accelssl.train.plan import batch_choice
-from accelssl.train.plan.auto_batch import BatchChoice, choose_batch, smallest_batch
-from accelssl.train.plan.batch_pages import batch_text
+from accelssl.train.plan.auto_batch import BatchChoice, batch_text, choose_batch, smallest_batch
 from accelssl.train.precision import pick_precision
 from accelssl.train.ranks.distributed import (
     Ranks,

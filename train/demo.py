@@ -14,8 +14,8 @@ from accelssl.train.config.config import TrainConfig, override
 from accelssl.train.config.config_file import read_config
 from accelssl.train.config.named_recipes import find
 from accelssl.train.device import pick_device
+from accelssl.train.evaluate.command import evaluate_run
 from accelssl.train.evaluate.results import NEAREST, own_result, read_results
-from accelssl.train.evaluate.run import evaluate_run
 from accelssl.train.evaluate.tables import score_table
 from accelssl.train.log.progress import Terminal
 from accelssl.train.precision import pick_precision

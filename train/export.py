@@ -1,4 +1,4 @@
-"""The encoder of a run as a file that timm loads by itself."""
+"""Export of a run's encoder as a file for timm."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -15,14 +15,14 @@ SUFFIX = ".safetensors"
 
 
 def export_encoder(run: Path, file: Path, *, replaces: bool = False) -> str:
-    """Write the encoder that `run` evaluates, at its last checkpoint; returns the line to load it.
+    """Write the evaluated encoder at the last checkpoint, and return the line that loads the file.
 
-    `file` holds timm's own state dict, without a classifier. Its metadata: model, algo, version,
-    step, budget and what of it is spent, the mean and standard deviation of the colours the model
-    takes (of 0..1), and the loading line. It is written whole or not at all.
+    `file` holds timm's state dict without a classifier. Its metadata: model, algo, version, step,
+    budget, units spent, mean and standard deviation of the input colours (0 to 1), and the loading
+    line. The file is written atomically.
 
-    UserError when the run has no checkpoint, the name does not end in .safetensors, the file exists
-    and is not to be replaced, or cannot be written.
+    Raise UserError when the run has no checkpoint, the name does not end in .safetensors, or the
+    file exists without `replaces` or cannot be written.
     """
     if file.suffix != SUFFIX:
         raise UserError(
@@ -38,8 +38,10 @@ def export_encoder(run: Path, file: Path, *, replaces: bool = False) -> str:
 
 
 def loading_line(backbone: Backbone, file: Path) -> str:
-    """What loads an exported file in Python, after `import timm`: with the pictures that it takes,
-    so that timm's transforms show it those that it is evaluated on here."""
+    """Return the Python line that loads an exported file, after `import timm`.
+
+    The line states the input pictures, so that timm's transforms match the evaluation here.
+    """
     colours = backbone.pictures
     taken = (
         f"dict(mean={tuple(colours.mean)}, std={tuple(colours.std)}, "
@@ -52,7 +54,7 @@ def loading_line(backbone: Backbone, file: Path) -> str:
 
 
 def _metadata(run: Path, backbone: Backbone) -> dict[str, str]:
-    """safetensors takes text only. "format" is what other readers of such files look for."""
+    """Return the metadata as text, which safetensors requires. Other readers look for "format"."""
     config = read_config(run / "config.json")
     return {
         "format": "pt",

@@ -22,7 +22,7 @@ from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.named_recipes import find
 from accelssl.train.config.schedule import constant
 from accelssl.train.device import pick_device
-from accelssl.train.evaluate.run import evaluate_run
+from accelssl.train.evaluate.command import evaluate_run
 from accelssl.train.log.environment import environment
 from accelssl.train.run import run_training
 from accelssl.train.session import CONFIG

@@ -20,7 +20,7 @@ from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.config_file import read_config
 from accelssl.train.config.named_recipes import find
 from accelssl.train.config.schedule import Schedule, Stage, constant
-from accelssl.train.evaluate.run import evaluate_run
+from accelssl.train.evaluate.command import evaluate_run
 from accelssl.train.loop import train
 from accelssl.train.methods import METHODS
 from accelssl.train.objective import build

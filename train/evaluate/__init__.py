@@ -1,1 +1,1 @@
-"""How good a representation is: uncompressed, on features of the backbone."""
+"""Evaluation of representations: uncompressed images, features of the backbone."""

@@ -1,4 +1,4 @@
-"""What is evaluated: the encoder of a run, or any timm model with weights from a file.
+"""The evaluated network: the encoder of a run, or a timm model with weights from a file.
 
 Shapes: N pictures, L = S x S tokens of V = 768 values, D width of the features.
 """
@@ -30,12 +30,13 @@ VERSION, MODEL, MEAN, STD = "accelssl", "model", "mean", "std"
 """Entries of the metadata in a file of `accelssl export`."""
 
 Colours = dict[str, tuple[float, ...]]
-"""MEAN and STD, as far as they are known, with a number for each channel."""
+"""MEAN and STD if known, with a number for each channel."""
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """What a model takes: square pictures of `size` px, colours (x - mean) / std for x in 0..1."""
+    """The input of a model: square pictures of `size` px, colours (x - mean) / std for x in
+    0..1."""
 
     size: int = EVALUATION_SIZE
     mean: tuple[float, ...] = IMAGENET_MEAN
@@ -43,14 +44,14 @@ class Pictures:
 
 
 class Backbone(nn.Module):
-    """Called with uncompressed tokens of whole pictures, it gives features_ND in float32.
+    """A frozen timm model that maps uncompressed tokens of whole pictures to float32 features_ND.
 
-    The features are timm's: model(pictures) without classifier, which is the CLS token after the
-    last norm for a plain VisionTransformer, and what the model pools for others. It takes `model`
-    over: evaluation mode, no gradients.
+    The features are timm's: model(pictures) without classifier. For a plain VisionTransformer that
+    is the CLS token after the last norm; other models pool. `model` is put into evaluation mode
+    without gradients.
 
-    model: timm's module, without classifier; its state dict is timm's. name: what timm calls it.
-    width: D. pictures: what it takes. origin: where the weights are from, for people and JSON.
+    model: timm's module without classifier; its state dict is timm's. name: timm's name of the
+    model. width: D. pictures: the input. origin: the source of the weights, for people and JSON.
     """
 
     scale_C11: Tensor
@@ -80,10 +81,10 @@ class Backbone(nn.Module):
         return features_ND.float()
 
     def images(self, tokens: Tokens) -> Tensor:
-        """images_NCHW, float32, as `model` takes them: other colours and size where it wants them.
+        """Return images_NCHW, float32, in the colours and size of `model`.
 
         At p = 16 tokens are pixels. A model of another size gets the same pictures, resized
-        (bicubic, antialiased). Raises ValueError for tokens that are not whole pictures.
+        (bicubic, antialiased). Raise ValueError for tokens that are not whole pictures.
         """
         images = whole_pictures(tokens)
         if self.pictures.size != images.shape[-1]:
@@ -93,7 +94,8 @@ class Backbone(nn.Module):
 
 
 def whole_pictures(tokens: Tokens) -> Tensor:
-    """images_NCHW of uncompressed tokens, normalised as these are. ValueError for others."""
+    """Return images_NCHW of uncompressed tokens, in the tokens' normalisation. Raise ValueError
+    for other tokens."""
     values_NLV, grid = tokens.values_NLV.float(), tokens.grid
     n, kept, _ = values_NLV.shape
     if tokens.p != BASE_SIDE or kept != grid**2:
@@ -106,11 +108,11 @@ def whole_pictures(tokens: Tokens) -> Tensor:
 
 
 def open_backbone(run: Path | None, weights: str | Path | None, model: str | None) -> Backbone:
-    """The encoder of `run`, or `weights` in timm's `model`, on the CPU.
+    """Open the encoder of `run`, or `weights` in timm's `model`, on the CPU.
 
     weights: a state dict as safetensors or as torch saves it, or "timm:NAME", which timm downloads.
-    model may be left out for files of `accelssl export`. UserError unless one of run and weights
-    is given, and for what cannot be read.
+    Files of `accelssl export` need no `model`. Raise UserError unless exactly one of run and
+    weights is given, and for files that cannot be read.
     """
     if (run is None) == (weights is None):
         both, none = "Both a run and a --checkpoint were", "Neither a run nor a --checkpoint was"
@@ -135,7 +137,7 @@ def open_backbone(run: Path | None, weights: str | Path | None, model: str | Non
 
 
 def of_run(run: Path) -> Backbone:
-    """The encoder a run evaluates, at its last checkpoint. UserError when none fits."""
+    """Open the encoder of a run at its last checkpoint. Raise UserError when none fits."""
     config = read_config(run / "config.json")
     if not (run / checkpoint.NAME).exists():
         raise UserError(
@@ -150,17 +152,18 @@ def of_run(run: Path) -> Backbone:
 
 
 def untrained(config: TrainConfig) -> Backbone:
-    """The network that a run of `config` begins with."""
+    """Build the network that a run of `config` begins with."""
     return Backbone(config.model, build(config).evaluated.vit, origin={"untrained": config.model})
 
 
 def of_file(path: Path, model: str | None = None) -> Backbone:
-    """timm's `model` with the weights of a file: see weights.py.
+    """Open timm's `model` with the weights of a file: see weights.py.
 
-    What pictures the model takes is in an exported file's metadata, else in timm's configuration:
-    a tag in the name (vit_base_patch16_224.dino) chooses the one of these weights.
+    The metadata of an exported file state the input pictures; for other files timm's configuration
+    does. A tag in the name (vit_base_patch16_224.dino) chooses the configuration of these weights.
 
-    UserError for files that cannot be read, an unknown model, and weights that do not match it.
+    Raise UserError for files that cannot be read, an unknown model, and weights that do not match
+    the model.
     """
     weights = read_weights(path)
     metadata = read_metadata(path)
@@ -169,7 +172,7 @@ def of_file(path: Path, model: str | None = None) -> Backbone:
     name = model or metadata.get(MODEL)
     if name is None:
         raise UserError(
-            f"{path} does not say of which model its weights are.",
+            f"{path} does not name the model of its weights.",
             "Name timm's model with --model, for example vit_base_patch16_224.dino.",
         )
     network = _create(name, pretrained=False)
@@ -188,7 +191,8 @@ def _of_timm(name: str, network: nn.Module, where: str, colours: Colours) -> Bac
 
 
 def _width(network: nn.Module) -> int:
-    """Of what timm's models give without a classifier; some widen the features before it."""
+    """Return the feature width of a timm model without classifier; some models widen the
+    features."""
     return int(getattr(network, "head_hidden_size", 0) or getattr(network, "num_features", 0))
 
 
@@ -215,7 +219,7 @@ def _pictures(network: nn.Module, colours: Colours) -> Pictures:
 
 
 def _colours(path: Path, metadata: dict[str, str]) -> Colours:
-    """What the metadata says of mean and std. UserError where these are none."""
+    """Read mean and std from the metadata. Raise UserError for malformed ones."""
     found = {entry: _numbers(metadata[entry]) for entry in (MEAN, STD) if entry in metadata}
     for entry, values in found.items():
         is_a_colour = len(values) == CHANNELS and all(map(math.isfinite, values))
@@ -229,7 +233,7 @@ def _colours(path: Path, metadata: dict[str, str]) -> Colours:
 
 
 def _numbers(text: str) -> tuple[float, ...]:
-    """Numbers between commas; none where one of them is no number."""
+    """Parse numbers between commas. Return an empty tuple if one of them is not a number."""
     try:
         return tuple(float(value) for value in text.split(","))
     except ValueError:

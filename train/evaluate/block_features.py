@@ -1,4 +1,4 @@
-"""What a linear probe is put on: a network's own features, or tokens of its last blocks.
+"""Inputs of a linear probe: the network's own features, or tokens of its last blocks.
 
 Shapes: N pictures, L patch tokens, D width of the features.
 """
@@ -15,13 +15,14 @@ from accelssl.train.evaluate.features import Extract
 from accelssl.train.evaluate.linear_presets import LinearSettings
 
 AT_ONCE = {"cpu": 64, "cuda": 256}
-"""Pictures in a forward pass: a probe's batch may be more than fits."""
+"""Pictures in a forward pass: a probe's whole batch may not fit into memory."""
 
 
 def probe_features(backbone: Backbone, settings: LinearSettings) -> Extract:
-    """Features for a probe: float32, without gradients, in bf16 autocast on a GPU that has it.
+    """Return the feature extractor for a probe: float32, no gradients, bf16 autocast on GPUs that
+    have it.
 
-    UserError for block tokens of a network that is no VisionTransformer with a CLS token.
+    Raise UserError for block tokens of a network that is not a VisionTransformer with a CLS token.
     """
     device = next(backbone.parameters()).device
     extract = backbone if settings.blocks is None else _block_features(backbone, settings)
@@ -44,13 +45,13 @@ def _parts(tokens: Tokens, most: int) -> list[Tokens]:
 
 
 def _block_features(backbone: Backbone, settings: LinearSettings) -> Extract:
-    """The CLS tokens of the last blocks after the final norm, the oldest first, and, if
-    `averages_patches`, the mean of the last one's patch tokens."""
+    """Concatenate the CLS tokens of the last blocks after the final norm, oldest first. With
+    `averages_patches`, append the mean of the last block's patch tokens."""
     vit: Any = backbone.model
     blocks = settings.blocks or 1
     if not hasattr(vit, "forward_intermediates") or getattr(vit, "cls_token", None) is None:
         raise UserError(
-            f"--preset {settings.name} takes CLS tokens of blocks, which {backbone.name} has not.",
+            f"--preset {settings.name} needs CLS tokens, which {backbone.name} does not have.",
             "Use --preset moco: it takes the features that the network gives.",
         )
 
@@ -82,7 +83,8 @@ def reset_last_norm(backbone: Backbone) -> None:
     found = [norm for norm in norms if isinstance(norm, nn.Module) and hasattr(norm, "weight")]
     if len(found) != 1 or not isinstance(found[0].weight, Tensor):
         raise UserError(
-            f"{backbone.name} has no one norm before its features.", "Leave out --reset-last-norm."
+            f"{backbone.name} does not have exactly one norm before its features.",
+            "Leave out --reset-last-norm.",
         )
     with torch.no_grad():
         found[0].weight.fill_(1)

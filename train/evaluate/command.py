@@ -1,4 +1,4 @@
-"""What `accelssl evaluate` does, from options to outcome."""
+"""The command `accelssl evaluate`: from options to the printed result."""
 
 import json
 from collections.abc import Callable
@@ -12,18 +12,20 @@ from accelssl.errors import UserError
 from accelssl.option_names import option_of
 from accelssl.train.device import pick_device
 from accelssl.train.evaluate.block_features import probe_features, reset_last_norm
+from accelssl.train.evaluate.features import Extract, pixel_features
 from accelssl.train.evaluate.linear import linear_scores
 from accelssl.train.evaluate.linear_presets import LinearSettings, linear_preset, parse_rates
+from accelssl.train.evaluate.neighbours import neighbours_of
 from accelssl.train.evaluate.result_settings import Result
 from accelssl.train.evaluate.results import NAME as EVALUATION
-from accelssl.train.evaluate.run import evaluate_neighbours
+from accelssl.train.evaluate.results import NEAREST
 from accelssl.train.evaluate.subject import Subject, open_subject
 from accelssl.train.evaluate.tables import score_table
 from accelssl.train.ranks.distributed import device_of, joined, read_ranks
 from accelssl.train.report.report import write_report
 
 PROTOCOLS = ("nn", "linear", "finetune")
-# The protocols that an option is for; the others are for all.
+# The protocols of each option; other options apply to all protocols.
 _OPTIONS_OF = {
     "preset": ("linear", "finetune"),
     "normalises": ("linear",),
@@ -37,11 +39,11 @@ _OPTIONS_OF = {
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to evaluate; None takes the protocol's own.
+class EvaluateOptions:
+    """Options of an evaluation; None takes the protocol's default.
 
-    rates: as text, several for a linear probe. normalises: the preset with a BatchNorm before the
-    head. compares, unless False: with the network before training, too.
+    rates: text; a linear probe takes several. normalises: a BatchNorm before the head (preset mae).
+    compares: False leaves out the network before training.
     """
 
     preset: str | None = None
@@ -60,13 +62,13 @@ def evaluate_command(
     model: str | None,
     data: str | None,
     protocol: str,
-    options: Options,
+    options: EvaluateOptions,
     device: str,
     as_json: bool,
 ) -> str:
-    """Evaluate a run, and renew its report, or weights; a table, or one line of JSON.
+    """Evaluate a run or weights, and return a table or one line of JSON.
 
-    Nothing on ranks other than the first.
+    An evaluation of a run also renews its report. Ranks other than the first return an empty text.
     """
     _refuse(protocol, options)
     place, compares = pick_device(device), options.compares is not False
@@ -89,8 +91,26 @@ def evaluate_command(
     return json.dumps(result) if as_json else table
 
 
-def evaluate_linear(subject: Subject, options: Options, show: bool = True) -> Result:
-    """Linear accuracy of a subject, kept with its run."""
+def evaluate_run(run: Path, data: str | None, device: torch.device, show: bool = True) -> Result:
+    """Return nn1 and knn20 of the run's last checkpoint, its untrained network and raw pixels.
+
+    The bank is the train split, the queries are the val split. The result is also kept in
+    RUN/evaluation.json. Raise UserError when there is no run, checkpoint or val split.
+    """
+    return evaluate_neighbours(open_subject(run, None, None, data, device), show)
+
+
+def evaluate_neighbours(subject: Subject, show: bool = True) -> Result:
+    """Return nn1 and knn20 of a subject, its untrained network and raw pixels, and keep them."""
+    shards = subject.shards
+    extracts: dict[str, Extract] = {**subject.networks, "pixels": pixel_features}
+    scores = neighbours_of(shards, extracts, subject.options, show)
+    sizes = {"bank": len(shards.split("train")), "queries": len(shards.split("val"))}
+    return subject.keep(NEAREST, scores | sizes)
+
+
+def evaluate_linear(subject: Subject, options: EvaluateOptions, show: bool = True) -> Result:
+    """Return the linear accuracy of a subject and keep it in RUN/evaluation.json."""
     settings = _linear_settings(options, subject.trained.width)
     if settings.resets_last_norm:
         reset_last_norm(subject.trained)
@@ -101,7 +121,7 @@ def evaluate_linear(subject: Subject, options: Options, show: bool = True) -> Re
     return subject.keep("linear", scores)
 
 
-def _linear_settings(options: Options, width: int) -> LinearSettings:
+def _linear_settings(options: EvaluateOptions, width: int) -> LinearSettings:
     if options.normalises and options.preset not in (None, "mae"):
         raise UserError(
             f"--lp-bn is the preset mae, and --preset {options.preset} was given.",
@@ -121,10 +141,14 @@ def _linear_settings(options: Options, width: int) -> LinearSettings:
 
 
 def _finetuned(
-    subject: Callable[[torch.device], Subject], options: Options, device: torch.device, show: bool
+    subject: Callable[[torch.device], Subject],
+    options: EvaluateOptions,
+    device: torch.device,
+    show: bool,
 ) -> Result:
-    """Fine-tuning, by one process or by all that torchrun started; empty on all but the first."""
-    # Imported here: its data loading needs much that the other protocols do not.
+    """Fine-tune in this process or in all ranks of torchrun. Return an empty result on ranks
+    other than the first."""
+    # Imported here: its data loading has heavy imports that other protocols do not need.
     from accelssl.train.evaluate.finetune import finetune
     from accelssl.train.evaluate.finetune_settings import finetune_settings
 
@@ -156,7 +180,7 @@ def _finetuned(
         return here.keep("finetune", found) if ranks.is_main else {}
 
 
-def _refuse(protocol: str, options: Options) -> None:
+def _refuse(protocol: str, options: EvaluateOptions) -> None:
     if protocol not in PROTOCOLS:
         raise UserError(f"The protocol {protocol!r} is not known.", f"Use {', '.join(PROTOCOLS)}.")
     for name, protocols in _OPTIONS_OF.items():
@@ -167,6 +191,6 @@ def _refuse(protocol: str, options: Options) -> None:
             )
     if protocol != "finetune" and read_ranks().world > 1:
         raise UserError(
-            f"--protocol {protocol} was started by torchrun, but is one process's work.",
+            f"--protocol {protocol} was started by torchrun, but runs in one process.",
             "Start it without torchrun.",
         )

@@ -1,4 +1,4 @@
-"""Features of whole pictures, uncompressed: of a network, and of nothing but the pixels.
+"""Features of whole uncompressed pictures: of a network, or the pixels themselves.
 
 Shapes: N pictures, D feature width.
 """
@@ -21,7 +21,7 @@ from accelssl.shards.shard_set import Split
 from accelssl.train.config.config import TrainConfig
 
 PIXEL_BLOCK = 8
-# The crops a linear classifier is trained on: cut and flipped as in pretraining, colours as is.
+# Training crops of a linear classifier: cropped and flipped as in pretraining, no colour jitter.
 PROBE_VIEW = View("probe", EVALUATION_SIZE, jitter_p=0.0, gray_p=0.0)
 
 Extract = Callable[[Tokens], Tensor]
@@ -33,9 +33,9 @@ Labelled = tuple[dict[str, Tensor], Tensor]
 def features(
     split: Split, extracts: dict[str, Extract], options: LoaderOptions, show: bool = False
 ) -> Labelled:
-    """features_ND for each of `extracts`, of the central crops of `split`, in one pass.
+    """Return features_ND for each of `extracts`, of the central crops of `split`, in one pass.
 
-    UserError where they are not finite.
+    Raise UserError for features that are not finite.
     """
     parts = []
     batches = evaluation_batches(split, options)
@@ -47,7 +47,8 @@ def features(
 
 
 def joined(parts: list[Labelled]) -> Labelled:
-    """Several as one. UserError for features that are not finite."""
+    """Combine several extractors into one. The combined one raises UserError for features that
+    are not finite."""
     names = parts[0][0]
     found = {name: torch.cat([features[name] for features, _ in parts]) for name in names}
     _refuse_lost_numbers(found)
@@ -57,10 +58,10 @@ def joined(parts: list[Labelled]) -> Labelled:
 def features_of_random_crops(
     split: Split, extracts: dict[str, Extract], options: LoaderOptions, epochs: int
 ) -> Generator[Iterator[Labelled], None, None]:
-    """Epoch after epoch, its batches: features of crops as PROBE_VIEW draws them, in random order.
+    """Yield for each epoch its batches: features of random crops (PROBE_VIEW) in random order.
 
-    Batches are full: an epoch leaves out the few pictures that are too many for its last one. A
-    split smaller than a batch is one batch. UserError for features that are not finite.
+    Batches are full: an epoch leaves out the remainder. A split smaller than a batch is one batch.
+    Raise UserError for features that are not finite.
     """
     options = replace(options, batch=min(options.batch, len(split)))
     batches = len(split) // options.batch
@@ -79,8 +80,8 @@ def features_of_random_crops(
 
 
 def _refuse_lost_numbers(found: dict[str, Tensor]) -> None:
-    """UserError where a picture's features, or their squares, are not finite: to compare or train
-    with them would be to guess."""
+    """Raise UserError if features or their squares are not finite. Neighbours and probes would
+    be arbitrary."""
     for name, features_ND in found.items():
         if not bool(features_ND.float().norm(dim=1).isfinite().all()):
             raise UserError(
@@ -90,12 +91,12 @@ def _refuse_lost_numbers(found: dict[str, Tensor]) -> None:
 
 
 def encoder_features(encoder: Encoder) -> Extract:
-    """CLS features of `encoder`, in evaluation mode."""
+    """Return the CLS features of `encoder` in evaluation mode."""
 
     def extract(tokens: Tokens) -> Tensor:
         training = encoder.training
         encoder.eval()
-        # Blocks that training compiled are not compiled once more for this.
+        # Do not compile the blocks again for evaluation.
         with torch.compiler.set_stance("force_eager"):
             features_ND: Tensor = encoder(
                 tokens.values_NLV, tokens.keep_idx_NL, tokens.p, tokens.grid
@@ -107,19 +108,20 @@ def encoder_features(encoder: Encoder) -> Extract:
 
 
 def pixel_features(tokens: Tokens) -> Tensor:
-    """The picture itself, averaged over 8 x 8 pixels: 28 x 28 x 3 values at 224 px."""
+    """Return the picture averaged over 8 x 8 pixels: 28 x 28 x 3 values at 224 px."""
     n, patches, _ = tokens.values_NLV.shape
     blocks = tokens.values_NLV.float().view(n, patches * 3, tokens.p, tokens.p)
     return torch.nn.functional.avg_pool2d(blocks, PIXEL_BLOCK).flatten(1)
 
 
 def evaluation_batch(device: torch.device) -> int:
-    """Pictures at a time: few enough to fit beside a training run, whatever its own batch."""
+    """Return a batch size that fits into memory beside a training run of any batch size."""
     return 64 if device.type == "cpu" else 256
 
 
 def evaluation_options(config: TrainConfig, device: torch.device) -> LoaderOptions:
-    """Loader options for evaluating a run: float32 tokens, and its own settings for decoding."""
+    """Return loader options for evaluating a run: float32 tokens and the run's decoding
+    settings."""
     return LoaderOptions(
         evaluation_batch(device),
         config.seed,

@@ -1,4 +1,4 @@
-"""Fine-tuning: the whole network is trained with labels, at 16 px and without dropped tokens."""
+"""Fine-tuning: train the whole network with labels, at p = 16 without token dropping."""
 
 import math
 import time
@@ -21,12 +21,12 @@ from accelssl.train.evaluate import finetune_state
 from accelssl.train.evaluate.backbone import Pictures
 from accelssl.train.evaluate.finetune_data import (
     Batch,
-    Plan,
+    FinetunePlan,
     SplitPictures,
     batches,
     steps_per_epoch,
 )
-from accelssl.train.evaluate.finetune_network import fingerprint, make_of
+from accelssl.train.evaluate.finetune_network import architecture_of, fingerprint
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 from accelssl.train.evaluate.finetune_state import FinetuneState
 from accelssl.train.evaluate.finetune_step import Trainee, begin, count_right, train_step
@@ -47,26 +47,26 @@ def finetune(
     workers: int | None = None,
     is_compiled: bool | None = None,
 ) -> dict[str, Any]:
-    """Train all of a copy of `vit` on the train split, and count what it gets right of val.
+    """Train a copy of `vit` on the train split and return its accuracies on val.
 
-    vit: a timm VisionTransformer with its weights; it stays as it is. pictures: the mean and
-    standard deviation it was trained with; the size is its own. workers: processes that decode, on
-    this rank (None: one a core; 0: this one). is_compiled: None means on a GPU, where the forward
-    pass runs in bfloat16 too.
+    vit: a timm VisionTransformer with its weights; it stays unchanged. pictures: mean and standard
+    deviation of its pretraining; the size comes from `vit`. workers: decoding processes on this
+    rank (None: one a core; 0: decode in this process). is_compiled: None means on a GPU, where the
+    forward pass runs in bfloat16 too.
 
-    Returns top1 and top5 in per cent with their counts right1 and right5 of `images`, of the last
-    epoch (of fewer than five classes, top5 is 100); best_top1 and best_epoch, chosen by looking at
-    val; ema_top1 where there is a moving average; `history` by epoch; preset, epochs, batch,
-    peak_lr, classes, trained_on, seconds.
+    The result has top1 and top5 in per cent after the last epoch, and their counts right1 and
+    right5 of `images`. It also has best_top1 and best_epoch (selected on val), ema_top1 if there is
+    a moving average, `history` by epoch, preset, epochs, batch, peak_lr, classes, trained_on and
+    seconds. With fewer than five classes top5 is 100.
 
-    With `out` there is a checkpoint in that folder after each epoch, and when SIGINT or SIGTERM
-    arrive, at which this exits with 128 + the signal. The same call goes on with it to the
-    identical end, bit by bit on a CPU: every draw is a function of seed, epoch and place. One that
-    is through is not done again.
+    With `out`, a checkpoint is written there after each epoch and on SIGINT or SIGTERM, after which
+    the process exits with 128 + the signal. The same call resumes and reaches the identical end,
+    bit by bit on a CPU: every draw is a function of seed, epoch and place. A finished fine-tuning
+    is not repeated.
 
-    Under torchrun every rank calls this inside `joined`, gives its ranks, and returns the same.
-    UserError for a set without a val split, a batch that is too large or does not divide, a network
-    that is no VisionTransformer, and a loss or logits that are not finite.
+    Under torchrun every rank calls this function inside `joined` with its ranks, and all return the
+    same. Raise UserError for a set without val split, a batch that is too large or does not divide,
+    a network that is not a VisionTransformer, and a loss or logits that are not finite.
     """
     if ranks is ALONE and read_ranks().world > 1:
         raise UserError(
@@ -74,10 +74,10 @@ def finetune(
             "Start it without torchrun, on one GPU.",
         )
     _refuse(shards, settings, ranks)
-    make = make_of(vit)
-    pictures = replace(pictures, size=make.size)
+    architecture = architecture_of(vit)
+    pictures = replace(pictures, size=architecture.size)
     facts = settings.to_json() | {
-        "model": make.name,
+        "model": architecture.name,
         "weights": fingerprint(vit),
         "data": shards.digest,
         "mean": pictures.mean,
@@ -86,22 +86,34 @@ def finetune(
     with exclusive(out) if out and ranks.is_main else nullcontext():
         ranks.wait()  # until the folder is there
         state = finetune_state.load(out, facts) if out else FinetuneState(facts)
-        if state.result is not None:
-            return state.result
-        made = begin(vit, len(shards.classes), settings, device, state, ranks, is_compiled)
-        plan = _plan(shards, settings, state.step, ranks)
-        cores = max(1, usable_cores() // ranks.local_world)
-        arriving = batches(
-            SplitPictures(shards, pictures, settings),
-            plan,
-            cores if workers is None else workers,
-            pinned=device.type == "cuda",
-        )
-        with closing(arriving):
-            _train(made, plan, arriving, state, out, show)
-            state.result = _result(made, plan, arriving, state) | {"classes": len(shards.classes)}
-        _save(made, state, out)
+        if state.result is None:
+            made = begin(vit, len(shards.classes), settings, device, state, ranks, is_compiled)
+            cores = max(1, usable_cores() // ranks.local_world) if workers is None else workers
+            state.result = _run(made, shards, pictures, state, cores, out, show)
+            _save(made, state, out)
         return state.result
+
+
+def _run(
+    made: Trainee,
+    shards: ShardSet,
+    pictures: Pictures,
+    state: FinetuneState,
+    workers: int,
+    out: Path | None,
+    show: bool,
+) -> dict[str, Any]:
+    """Train and count from `state` to the end, and return the result."""
+    plan = _plan(shards, made.settings, state.step, made.ranks)
+    arriving = batches(
+        SplitPictures(shards, pictures, made.settings),
+        plan,
+        workers,
+        pinned=made.device.type == "cuda",
+    )
+    with closing(arriving):
+        _train(made, plan, arriving, state, out, show)
+        return _result(made, plan, arriving, state) | {"classes": len(shards.classes)}
 
 
 def _refuse(shards: ShardSet, settings: FinetuneSettings, ranks: Ranks) -> None:
@@ -126,7 +138,8 @@ def _refuse(shards: ShardSet, settings: FinetuneSettings, ranks: Ranks) -> None:
 
 
 def _largest_shared_batch(images: int, settings: FinetuneSettings, world: int) -> int:
-    """Of the batches up to a full piece on each rank, with as many pieces on each; 0 for none."""
+    """Return the largest batch that all ranks can share evenly, with at most one piece each; 0
+    if there is none."""
     most = min(images, world * settings.most_at_once)
     return max(
         (b for b in range(2, most + 1, 2) if replace(settings, batch=b).pieces % world == 0),
@@ -134,8 +147,8 @@ def _largest_shared_batch(images: int, settings: FinetuneSettings, world: int) -
     )
 
 
-def _plan(shards: ShardSet, settings: FinetuneSettings, first: int, ranks: Ranks) -> Plan:
-    return Plan(
+def _plan(shards: ShardSet, settings: FinetuneSettings, first: int, ranks: Ranks) -> FinetunePlan:
+    return FinetunePlan(
         settings,
         len(shards.split("train")),
         len(shards.split("val")),
@@ -148,13 +161,13 @@ def _plan(shards: ShardSet, settings: FinetuneSettings, first: int, ranks: Ranks
 
 def _train(
     made: Trainee,
-    plan: Plan,
+    plan: FinetunePlan,
     arriving: Iterator[Batch],
     state: FinetuneState,
     out: Path | None,
     show: bool,
 ) -> None:
-    """Until all epochs are through and counted. SystemExit, with all saved, after a signal."""
+    """Train and count until the last epoch has ended. On a signal, save and raise SystemExit."""
     votes = Votes(made.ranks)
     pending: Tensor | None = None
     console = Console(stderr=True)
@@ -183,7 +196,7 @@ def _train(
             epoch, batch = divmod(state.step, plan.steps)
             made.rate.set(epoch, batch / plan.steps)
             loss = train_step(made, state.step, arriving)
-            # The step before this one has ended by now: reading its loss holds nothing up.
+            # The previous step has ended: reading its loss does not wait.
             _read(state, pending)
             pending = loss
             state.step += 1
@@ -193,7 +206,7 @@ def _train(
 
 
 def _read(state: FinetuneState, pending: Tensor | None) -> None:
-    """Take the loss of the last step that was not read yet. UserError when it is not finite."""
+    """Add the loss of the last unread step. Raise UserError if the loss is not finite."""
     if pending is None:
         return
     loss = float(pending)
@@ -206,9 +219,9 @@ def _read(state: FinetuneState, pending: Tensor | None) -> None:
 
 
 def _epoch(
-    made: Trainee, plan: Plan, arriving: Iterator[Batch], state: FinetuneState
+    made: Trainee, plan: FinetunePlan, arriving: Iterator[Batch], state: FinetuneState
 ) -> dict[str, Any]:
-    """The line of history for the epoch that has just ended."""
+    """Count the epoch that has just ended and return its line of history."""
     epoch = len(state.history) + 1
     right1, right5 = _count(made, made.network, plan, arriving, epoch)
     return {
@@ -223,7 +236,7 @@ def _epoch(
 
 
 def _result(
-    made: Trainee, plan: Plan, arriving: Iterator[Batch], state: FinetuneState
+    made: Trainee, plan: FinetunePlan, arriving: Iterator[Batch], state: FinetuneState
 ) -> dict[str, Any]:
     settings, last = made.settings, state.history[-1]
     best = max(state.history, key=lambda line: line["right1"])
@@ -244,7 +257,7 @@ def _result(
 
 
 def _count(
-    made: Trainee, network: nn.Module, plan: Plan, arriving: Iterator[Batch], epoch: int
+    made: Trainee, network: nn.Module, plan: FinetunePlan, arriving: Iterator[Batch], epoch: int
 ) -> tuple[int, int]:
     return count_right(made, network, arriving, len(plan.counting()), epoch)
 
@@ -261,10 +274,10 @@ def _advance(state: FinetuneState, tick: float) -> float:
     return now
 
 
-def _line(plan: Plan, state: FinetuneState) -> str:
+def _line(plan: FinetunePlan, state: FinetuneState) -> str:
     text = f"fine-tuning, epoch {(state.step - 1) // plan.steps + 1} of {plan.settings.epochs}"
     if not state.history:
         return text
-    # Val is counted when an epoch has ended: while one is trained, this is of the one before.
+    # Val is counted at the end of an epoch: during an epoch this is the previous one's.
     last = state.history[-1]
     return f"{text}  top1 {last['top1']:.1f}% after epoch {last['epoch']}"

@@ -1,4 +1,4 @@
-"""Pictures for fine-tuning: decoded and augmented with timm's transforms, in worker processes.
+"""Pictures for fine-tuning, decoded and augmented with timm's transforms in worker processes.
 
 Shapes: N pictures, C = 3 channels, H = W pixels.
 """
@@ -34,15 +34,16 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Key(NamedTuple):
-    """A training picture, augmented for that epoch and that place in it; without `draw`, one of
-    val."""
+    """A training picture and the (epoch, place) of its augmentation; without `draw`, a picture
+    of val."""
 
     sample: int
     draw: tuple[int, int] | None = None
 
 
 def training_transform(pictures: Pictures, settings: FinetuneSettings) -> Transform:
-    """Random resized crop (bicubic), flip, RandAugment, normalisation, random erasing."""
+    """Return timm's random resized crop (bicubic), flip, RandAugment, normalisation and random
+    erasing."""
     transform = create_transform(
         pictures.size,
         is_training=True,
@@ -62,14 +63,15 @@ def training_transform(pictures: Pictures, settings: FinetuneSettings) -> Transf
 
 
 def _posterize(picture: Image.Image, bits: int, **options: Any) -> Image.Image:
-    """timm's, also where no bits are left, which Pillow refuses from version 13 on: black."""
+    """Posterize like timm. With 0 bits return black: Pillow 13 and newer refuse 0 bits."""
     if bits < 1:
         return Image.new(picture.mode, picture.size)
     return auto_augment.posterize(picture, bits, **options)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def evaluation_transform(pictures: Pictures) -> Transform:
-    """The short side to 256 (bicubic), the central 224 px, normalisation; other sizes alike."""
+    """Return the resize of the short side to 256 (bicubic), central crop of 224 px and
+    normalisation; other sizes in proportion."""
     transform: Transform = create_transform(
         pictures.size,
         is_training=False,
@@ -81,8 +83,8 @@ def evaluation_transform(pictures: Pictures) -> Transform:
     return transform
 
 
-class Purpose(IntEnum):
-    """What is drawn: the first number of a key, so that no two purposes share draws."""
+class FinetunePurpose(IntEnum):
+    """The first number of a key of draws. No two purposes share draws."""
 
     ORDER = 0
     PICTURE = 1
@@ -90,10 +92,10 @@ class Purpose(IntEnum):
     HEAD = 3
 
 
-def seed_draws(purpose: Purpose, *key: int) -> None:
-    """Seeds all generators that timm's augmentation, mixing and stochastic depth draw from.
+def seed_draws(purpose: FinetunePurpose, *key: int) -> None:
+    """Seed all generators that timm's augmentation, mixing and stochastic depth use.
 
-    So what is drawn depends on the key alone: on no number of workers or ranks, and on no resume.
+    The draws depend on the key alone, not on the number of workers or ranks or on resumes.
     """
     number = _number(purpose, *key)
     random.seed(number)
@@ -101,15 +103,15 @@ def seed_draws(purpose: Purpose, *key: int) -> None:
     torch.manual_seed(number)
 
 
-def _number(purpose: Purpose, *key: int) -> int:
+def _number(purpose: FinetunePurpose, *key: int) -> int:
     return int(np.random.SeedSequence((purpose, *key)).generate_state(1, np.uint64)[0])
 
 
 class SplitPictures(Dataset[Example | UserError]):
-    """Samples of train and val by Key. Sent to another process, it opens the set anew there.
+    """The samples of train and val by Key. A copy in another process opens the set again.
 
-    A picture that cannot be had is a UserError in its place, since a worker's exceptions arrive
-    as others.
+    A picture that cannot be read is returned as a UserError: a worker's exceptions arrive as other
+    types.
     """
 
     def __init__(self, shards: ShardSet, pictures: Pictures, settings: FinetuneSettings) -> None:
@@ -131,14 +133,14 @@ class SplitPictures(Dataset[Example | UserError]):
             return error
         if key.draw is None:
             return self._validation(picture), label
-        seed_draws(Purpose.PICTURE, self._seed, *key.draw)
+        seed_draws(FinetunePurpose.PICTURE, self._seed, *key.draw)
         return self._training(picture), label
 
 
 def _opened(location: str, digest: str) -> ShardSet:
     shards = open_shards(location)
     if shards.digest != digest:
-        raise UserError(f"{location} was written anew meanwhile.", "Start again.")
+        raise UserError(f"{location} was rewritten during the run.", "Start again.")
     return shards
 
 
@@ -153,19 +155,20 @@ def _decoded(split: Split, sample: int, encoded: bytes) -> Image.Image:
 
 
 def epoch_order(images: int, settings: FinetuneSettings, epoch: int) -> list[int]:
-    """The samples of an epoch in order: as many as there are images, each `repeats` times if any.
+    """Return the samples of an epoch in order, each `repeats` times, as many as there are images.
 
-    Repeated augmentation: Hoffer et al., CVPR 2020; as in DeiT an epoch stays as long as it was.
+    Repeated augmentation: Hoffer et al., CVPR 2020. As in DeiT, repeats do not make an epoch
+    longer.
     """
     order = RepeatAugSampler(  # type: ignore[no-untyped-call]
         range(images), num_replicas=1, rank=0, num_repeats=settings.repeats, selected_round=0
     )
-    order.set_epoch(_number(Purpose.ORDER, settings.seed, epoch))  # type: ignore[no-untyped-call]
+    order.set_epoch(_number(FinetunePurpose.ORDER, settings.seed, epoch))  # type: ignore[no-untyped-call]
     return list(order)
 
 
 def steps_per_epoch(images: int, settings: FinetuneSettings) -> int:
-    """Whole batches in an epoch. UserError when there is none."""
+    """Return the number of whole batches in an epoch. Raise UserError if there is none."""
     if images < 2:
         raise UserError(
             f"A train split of {images} has no pictures to mix in pairs.",
@@ -180,13 +183,12 @@ def steps_per_epoch(images: int, settings: FinetuneSettings) -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which pictures come when, on one of `world` ranks: all batches of all epochs from step
-    `first` on, piece by piece, after each epoch all of val, and at the end val as often again as
-    there are `last_counts`.
+class FinetunePlan:
+    """The keys of all pieces, in order, on one of `world` ranks, from step `first` on.
 
-    A batch is dealt to its pieces like cards, so that repeats of a picture fall into different
-    ones, as they fell on different GPUs of DeiT. Each rank takes every world-th piece.
+    After the pieces of each epoch come those of val. At the end val comes `last_counts` more times.
+    A batch is distributed round-robin over its pieces, so that repeats of a picture fall into
+    different pieces, as they fall on different GPUs in DeiT. Each rank takes every world-th piece.
     """
 
     settings: FinetuneSettings
@@ -199,12 +201,12 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Steps in an epoch."""
+        """Return the number of steps in an epoch."""
         return steps_per_epoch(self.trained_on, self.settings)
 
     @property
     def last(self) -> int:
-        """Steps in all."""
+        """Return the number of steps of the whole fine-tuning."""
         return self.settings.epochs * self.steps
 
     def __iter__(self) -> Iterator[list[Key]]:
@@ -225,7 +227,7 @@ class Plan:
             yield [Key(order[place], (epoch, place)) for place in places[piece::pieces]]
 
     def counting(self) -> list[list[Key]]:
-        """This rank's part of val, in pieces."""
+        """Return this rank's part of val, in pieces."""
         samples, size = range(self.rank, self.counted_on, self.world), self.settings.at_once
         starts = range(0, len(samples), size)
         return [[Key(sample) for sample in samples[begin : begin + size]] for begin in starts]
@@ -234,10 +236,10 @@ class Plan:
 def batches(
     pictures: SplitPictures, keys: Iterable[list[Key]], workers: int, *, pinned: bool = False
 ) -> Generator[Batch, None, None]:
-    """The pictures of each list of keys, in order, decoded ahead by `workers` processes.
+    """Yield the pictures of each list of keys, in order, decoded ahead by `workers` processes.
 
-    Without any they are decoded here. Close it, so that processes do not outlive their use.
-    UserError when a picture cannot be had or a process has died.
+    With 0 workers this process decodes. Close the generator to end the processes. Raise UserError
+    when a picture cannot be read or a process has died.
     """
     loader = DataLoader(
         pictures,
@@ -260,15 +262,16 @@ def batches(
             raise
         raise UserError(
             f"A process that decodes pictures ended ({' '.join(str(error).split())}).",
-            "Perhaps memory ran out, or shared memory, of which containers have little unless told "
-            "otherwise (docker run --shm-size). The same command goes on from the last epoch.",
+            "Check free memory and shared memory: containers have little by default (docker run "
+            "--shm-size). The same command continues from the last epoch.",
         ) from error
     finally:
-        del arriving  # ends the processes; a traceback would keep them until Python exits
+        del arriving  # ends the processes: a traceback would keep the iterator alive
 
 
 def _leave_signals_to_the_parent(worker: int) -> None:
-    """Both may be sent to all processes of a job; the batch at hand is still to be made."""
+    """Ignore SIGINT and SIGTERM in a worker. A job's signal reaches all processes, but the
+    current batch must be finished."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,5 @@
-"""What is fine-tuned: a timm VisionTransformer with a classifier, its optimizer and its rate."""
+"""The fine-tuned network (a timm VisionTransformer with a classifier), its optimizer and
+learning rate."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,20 +16,21 @@ from accelssl.errors import UserError
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 
 BETAS = (0.9, 0.999)
-# What a network with another pooling lacks, or has besides.
+# Weights that a network with another pooling lacks or adds.
 _HEAD, _NORM, _NORM_OF_MEAN = "head.", "norm.", "fc_norm."
 
 
 @dataclass(frozen=True)
-class Make:
-    """What timm calls a VisionTransformer, and the side in pixels of the pictures it is for."""
+class VitArchitecture:
+    """timm's name of a VisionTransformer and the side of its pictures in pixels."""
 
     name: str
     size: int
 
 
-def make_of(vit: nn.Module) -> Make:
-    """UserError for what is no VisionTransformer that timm has made, for square pictures."""
+def architecture_of(vit: nn.Module) -> VitArchitecture:
+    """Return the architecture of `vit`. Raise UserError unless timm made `vit` as a
+    VisionTransformer for square pictures."""
     name = (getattr(vit, "pretrained_cfg", None) or {}).get("architecture")
     if not isinstance(vit, VisionTransformer) or not name:
         raise UserError(
@@ -38,26 +40,25 @@ def make_of(vit: nn.Module) -> Make:
     height, width = vit.patch_embed.img_size or (0, 0)
     if height != width:
         raise UserError(f"{name} takes pictures of {height} x {width} px.", "Use a square one.")
-    return Make(str(name), int(height))
+    return VitArchitecture(str(name), int(height))
 
 
 def classifier(vit: nn.Module, settings: FinetuneSettings, classes: int) -> VisionTransformer:
-    """A new network of the same make with the weights of `vit`, stochastic depth and a new head.
+    """Build a network like `vit`, with its weights, stochastic depth and a new head.
 
-    All of its parameters are trained, also those that pretraining keeps: patch projection and
-    positions. `vit` stays as it is. UserError when weights are missing, or there is no CLS token to
-    classify by.
+    All parameters are trained, also patch projection and positions. `vit` stays unchanged. Raise
+    UserError when weights are missing, or there is no CLS token to classify by.
     """
-    make = make_of(vit)
+    architecture = architecture_of(vit)
     if settings.pool == "token" and getattr(vit, "cls_token", None) is None:
         raise UserError(
-            f"{make.name} has no CLS token to classify by.",
+            f"{architecture.name} has no CLS token to classify by.",
             "Use --preset mae, which takes the mean.",
         )
     network = timm.create_model(
-        make.name,
+        architecture.name,
         num_classes=classes,
-        img_size=make.size,
+        img_size=architecture.size,
         drop_path_rate=settings.drop_path,
         global_pool=settings.pool,
     )
@@ -66,11 +67,11 @@ def classifier(vit: nn.Module, settings: FinetuneSettings, classes: int) -> Visi
     try:
         left = network.load_state_dict(weights, strict=False)
     except RuntimeError as error:
-        raise _unlike(make.name, " ".join(str(error).split())[:200]) from error
+        raise _unlike(architecture.name, " ".join(str(error).split())[:200]) from error
     wrong = [n for n in left.missing_keys if not n.startswith((_HEAD, _NORM, _NORM_OF_MEAN))]
     wrong += [n for n in left.unexpected_keys if not n.startswith((_NORM, _NORM_OF_MEAN))]
     if wrong:
-        raise _unlike(make.name, ", ".join(wrong[:4]))
+        raise _unlike(architecture.name, ", ".join(wrong[:4]))
     assert isinstance(network.head, nn.Linear)
     nn.init.trunc_normal_(network.head.weight, std=settings.head_std)
     nn.init.zeros_(network.head.bias)
@@ -85,7 +86,7 @@ def _unlike(name: str, what: str) -> UserError:
 
 
 def fingerprint(vit: nn.Module) -> str:
-    """The sha256 of all weights, in hex."""
+    """Return the SHA-256 of all weights, in hex."""
     digest = hashlib.sha256()
     for name, value in sorted(vit.state_dict().items()):
         digest.update(name.encode())
@@ -94,11 +95,11 @@ def fingerprint(vit: nn.Module) -> str:
 
 
 def adamw_by_layer(network: nn.Module, settings: FinetuneSettings) -> torch.optim.Optimizer:
-    """AdamW over groups of parameters, each with the lr_scale of its layer where rates differ.
+    """Return AdamW with the lr_scale of each layer.
 
     No weight decay on biases, norms, positions and tokens. With layer_decay d the classifier has
-    scale 1, block i of n has d^(n - i), counted from 0, and what lies before the blocks d^(n + 1);
-    a final norm of the CLS token counts with the last block, where MAE has 1.
+    scale 1, block i of n has d^(n - i), counted from 0, and the layers before the blocks d^(n + 1).
+    A final norm of the CLS token counts with the last block; MAE gives it 1.
     """
     on_gpu = next(network.parameters()).device.type == "cuda"
     options: dict[str, Any] = {"fused": True} if on_gpu else {}
@@ -115,7 +116,7 @@ def adamw_by_layer(network: nn.Module, settings: FinetuneSettings) -> torch.opti
 
 
 class LearningRate:
-    """Sets the rate of every group, for a moment counted in epochs; see FinetuneSettings."""
+    """The schedule of the learning rate of every group, by epochs; see FinetuneSettings."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, settings: FinetuneSettings) -> None:
         self._moves_each_step = settings.moves_each_step
@@ -130,12 +131,13 @@ class LearningRate:
         )
 
     def set(self, epoch: int, share: float) -> float:
-        """The rate `share` (0 to 1) into `epoch`, counted from 0: that of layers of scale 1."""
+        """Set and return the rate of layers of scale 1 at `share` (0 to 1) of `epoch`, counted
+        from 0."""
         moment = epoch + share if self._moves_each_step else epoch
         self._schedule.step(moment)  # type: ignore[arg-type]
         return self.value
 
     @property
     def value(self) -> float:
-        """As it was set last."""
+        """Return the rate set last."""
         return max(float(group["lr"]) for group in self._schedule.optimizer.param_groups)

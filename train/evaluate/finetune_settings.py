@@ -1,4 +1,4 @@
-"""How a network is fine-tuned: all of it as one frozen value, and the two recipes of the field."""
+"""Settings of a fine-tuning as one frozen value, and the presets deit and mae."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from accelssl.errors import UserError
-from accelssl.train.evaluate.preset_names import refuse_unknown_preset
+from accelssl.train.evaluate.linear_presets import refuse_unknown_preset
 
 Pool = Literal["token", "avg"]
 
@@ -15,19 +15,19 @@ Pool = Literal["token", "avg"]
 class FinetuneSettings:
     """Everything that determines a fine-tuning besides weights and data.
 
-    base_lr is the learning rate per 256 images: times batch / 256 it is the peak. start_lr: where
-    warm-up begins; min_lr: where the cosine ends. With moves_each_step the rate changes every step
-    and the cosine begins after warm-up, as MAE has it; else it changes every epoch and warm-up
-    hides the beginning of the cosine, as DeiT has it. layer_decay scales the rate of each layer
-    against the next one (1: alike). pool: what the classifier gets, the CLS token after the last
-    norm, or the mean of the patch tokens with a new norm. head_std: of the classifier's first
-    weights.
+    base_lr: learning rate per 256 images; the peak is base_lr times batch / 256. start_lr: rate at
+    the start of warm-up. min_lr: rate at the end of the cosine. moves_each_step: the rate changes
+    every step and the cosine begins after warm-up, as in MAE; otherwise the rate changes every
+    epoch and warm-up replaces the beginning of the cosine, as in DeiT. layer_decay: ratio of the
+    rates of a layer and the next one (1: equal). pool: the classifier's input, the CLS token after
+    the last norm, or the mean of the patch tokens with a new norm. head_std: standard deviation of
+    the classifier's initial weights.
 
-    repeats: how often an epoch shows each picture it takes, for as many fewer of them (repeated
-    augmentation). mixup and cutmix are the alphas of their beta distributions, 0 for none, switch
-    the share of cutmix; erase the share of pictures with a rectangle of noise. ema_decay 0: no
-    moving average. most_at_once: a batch is worked on in pieces of at most that many images, and
-    each is mixed up by itself, as the originals' GPUs did with their shares of a batch.
+    repeats: how often an epoch shows each of its pictures; it has fewer different ones in
+    proportion (repeated augmentation). mixup and cutmix: alphas of their beta distributions, 0 for
+    none. switch: share of cutmix. erase: share of pictures with a rectangle of noise. ema_decay: 0
+    for no moving average. most_at_once: largest piece of a batch; each piece is mixed separately,
+    as on each GPU of the originals.
     """
 
     preset: str
@@ -81,13 +81,13 @@ class FinetuneSettings:
 
     @property
     def at_once(self) -> int:
-        """Images in a piece: the largest even number that divides the batch, within the limit."""
+        """Return the images in a piece: the largest even divisor of the batch within the limit."""
         fitting = range(2, min(self.most_at_once, self.batch) + 1, 2)
         return max(n for n in fitting if self.batch % n == 0)
 
     @property
     def pieces(self) -> int:
-        """Pieces in a batch."""
+        """Return the number of pieces in a batch."""
         return self.batch // self.at_once
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class FinetuneSettings:
 
 
 def deit() -> FinetuneSettings:
-    """As MoCo-v3 fine-tunes, which is DeiT's training (Touvron et al., ICML 2021) for 150 epochs.
+    """Return DeiT's training (Touvron et al., ICML 2021) for 150 epochs, as MoCo-v3 fine-tunes.
 
     Source: facebookresearch/moco-v3, README, and facebookresearch/deit, main.py. DeiT's ten epochs
     of cool-down are in its options but not in its loop, which is also an epoch late with each rate:
@@ -119,12 +119,12 @@ def deit() -> FinetuneSettings:
 
 
 def mae() -> FinetuneSettings:
-    """As MAE fine-tunes ViT-B (He et al., CVPR 2022): layer-wise rates, two thirds of the epochs.
+    """Return MAE's fine-tuning of ViT-B (He et al., CVPR 2022): layer-wise rates, 100 epochs.
 
     Source: facebookresearch/mae, FINETUNE.md, main_finetune.py, util/lr_sched.py. Its ViT-L takes
-    epochs=50, layer_decay=0.75, drop_path=0.2 instead.
-    Cost: 100 epochs of ImageNet-1k are 128M images or 384M units.
-    Expected: ViT-B on ImageNet-1k 83.6% from 1600 epochs of MAE (FINETUNE.md). Not measured here.
+    epochs=50, layer_decay=0.75, drop_path=0.2 instead. Cost: 100 epochs of ImageNet-1k are 128M
+    images or 384M units. Expected: ViT-B on ImageNet-1k 83.6% from 1600 epochs of MAE
+    (FINETUNE.md). Not measured here.
     """
     return FinetuneSettings(
         "mae",
@@ -145,9 +145,9 @@ PRESETS: dict[str, Callable[[], FinetuneSettings]] = {"deit": deit, "mae": mae}
 
 
 def finetune_settings(preset: str = "deit", **options: Any) -> FinetuneSettings:
-    """The preset with the options that were given (not None).
+    """Return the preset with the given options (not None).
 
-    A run made shorter warms up for at most a fifth of its epochs, unless warmup_epochs is given.
+    A shorter run warms up for at most a fifth of its epochs, unless warmup_epochs is given.
     """
     refuse_unknown_preset(preset, "finetune", PRESETS)
     settings = PRESETS[preset]()

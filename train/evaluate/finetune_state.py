@@ -1,4 +1,4 @@
-"""The state of a fine-tuning between two steps, on disk: whole or not at all."""
+"""The state of a fine-tuning between two steps, written to disk atomically."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +19,10 @@ Facts = dict[str, Any]
 
 @dataclass
 class FinetuneState:
-    """After `step` steps. facts: settings, weights and data that it belongs to; plain values.
+    """The state after `step` steps. facts: its settings, weights and data, as plain values.
 
-    loss_sum: of the steps of the epoch so far. history has a line for each epoch that is through.
-    result is there once all is done. ema is empty without a moving average.
+    loss_sum: the losses of the current epoch's steps. history has a line for each finished epoch.
+    result is set at the end. ema is empty without a moving average.
     """
 
     facts: Facts
@@ -37,7 +37,7 @@ class FinetuneState:
 
 
 def save(folder: Path, state: FinetuneState) -> None:
-    """Write FOLDER/checkpoint.pt through a temporary file. UserError when the disk refuses."""
+    """Write FOLDER/checkpoint.pt through a temporary file. Raise UserError if writing fails."""
     try:
         with whole_file(folder / NAME) as file:
             torch.save(vars(state) | {"format": FORMAT}, file)
@@ -50,10 +50,10 @@ def save(folder: Path, state: FinetuneState) -> None:
 
 
 def load(folder: Path, facts: Facts) -> FinetuneState:
-    """The state in `folder` if it belongs to `facts`, else one at the start.
+    """Return the state in `folder` if it belongs to `facts`, else a new one.
 
-    One that is through makes room for another. UserError for an unfinished one with other facts,
-    and for a file that is none of ours.
+    A finished fine-tuning with other facts is replaced. Raise UserError for an unfinished one with
+    other facts, and for a file that is not a checkpoint of fine-tuning.
     """
     path = folder / NAME
     if not path.exists():

@@ -1,4 +1,4 @@
-"""One step of fine-tuning, and counting what the network gets right.
+"""One step of fine-tuning, and counting correct predictions.
 
 Shapes: N images of a piece, C classes.
 """
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from accelssl.errors import UserError
-from accelssl.train.evaluate.finetune_data import Batch, Purpose, seed_draws
+from accelssl.train.evaluate.finetune_data import Batch, FinetunePurpose, seed_draws
 from accelssl.train.evaluate.finetune_network import LearningRate, adamw_by_layer, classifier
 from accelssl.train.evaluate.finetune_settings import FinetuneSettings
 from accelssl.train.evaluate.finetune_state import FinetuneState
@@ -29,8 +29,8 @@ GUESSES = 5
 
 @dataclass
 class Trainee:
-    """What a step changes. replica is what runs in it: the network, on several ranks in the wrapper
-    that averages gradients."""
+    """The objects that a step changes. replica: the network, on several ranks wrapped to average
+    gradients."""
 
     settings: FinetuneSettings
     device: torch.device
@@ -44,7 +44,7 @@ class Trainee:
     ema: ModelEmaV3 | None
 
     def note(self, state: FinetuneState) -> None:
-        """Put weights and moments into `state`: as they are, not copied."""
+        """Put references to weights and moments into `state`, not copies."""
         state.network = self.network.state_dict()
         state.optimizer = self.optimizer.state_dict()
         state.ema = self.ema.module.state_dict() if self.ema else {}
@@ -59,8 +59,8 @@ def begin(
     ranks: Ranks,
     is_compiled: bool | None,
 ) -> Trainee:
-    """A network that begins with the weights of `vit`, or goes on with those of `state`."""
-    seed_draws(Purpose.HEAD, settings.seed)
+    """Build a network with the weights of `vit`, or with those of `state` to resume."""
+    seed_draws(FinetunePurpose.HEAD, settings.seed)
     network = classifier(vit, settings, classes).to(device)
     ema = ModelEmaV3(network, settings.ema_decay) if settings.ema_decay else None
     optimizer = adamw_by_layer(network, settings)
@@ -88,7 +88,7 @@ def begin(
 
 
 def mixing(settings: FinetuneSettings, classes: int) -> Mixup:
-    """images_NCHW, labels_N -> images_NCHW, targets_NC that sum to 1: mixed up and smoothed."""
+    """Mix and smooth images_NCHW and labels_N; return images_NCHW and targets_NC that sum to 1."""
     mixes = settings.mixup > 0 or settings.cutmix > 0
     return Mixup(  # type: ignore[no-untyped-call]
         settings.mixup,
@@ -101,14 +101,15 @@ def mixing(settings: FinetuneSettings, classes: int) -> Mixup:
 
 
 def train_step(trainee: Trainee, step: int, pieces: Iterator[Batch]) -> Tensor:
-    """Train on the next batch, piece by piece; its mean loss over all ranks, on the device."""
+    """Train on the next batch, piece by piece. Return the mean loss over all ranks, on the
+    device."""
     settings, ranks = trainee.settings, trainee.ranks
     trainee.network.train()
     numbers = range(ranks.rank, settings.pieces, ranks.world)
     total = torch.zeros((), device=trainee.device)
     for number in numbers:
         images_NCHW, labels_N = _on(trainee.device, next(pieces))
-        seed_draws(Purpose.MIXING, settings.seed, step, number)
+        seed_draws(FinetunePurpose.MIXING, settings.seed, step, number)
         images_NCHW, targets_NC = trainee.mixup(images_NCHW, labels_N)
         with _gradients_shared(trainee.replica, at_once=number == numbers[-1]):
             with _autocast(trainee.device):
@@ -130,14 +131,13 @@ def train_step(trainee: Trainee, step: int, pieces: Iterator[Batch]) -> Tensor:
 def count_right(
     trainee: Trainee, network: nn.Module, pieces: Iterator[Batch], count: int, epoch: int
 ) -> tuple[int, int]:
-    """How many pictures of the next `count` pieces, of all ranks, `network` gets right after an
-    epoch: with one guess, and with five.
+    """Count the pictures that `network` gets right with one guess and with five, over all ranks.
 
-    UserError on all ranks where logits are not finite: they are no guesses.
+    Raise UserError on all ranks if logits are not finite.
     """
     network.eval()
     found = torch.zeros(3, dtype=torch.int64, device=trainee.device)
-    # What training compiled is not compiled once more for this.
+    # Do not compile the blocks again for counting.
     with torch.compiler.set_stance("force_eager"), _autocast(trainee.device):
         for piece in islice(pieces, count):
             images_NCHW, labels_N = _on(trainee.device, piece)
@@ -163,7 +163,7 @@ def _autocast(device: torch.device) -> torch.autocast:
 
 
 def _gradients_shared(replica: nn.Module, *, at_once: bool) -> AbstractContextManager[None]:
-    """Ranks average what has gathered with the last piece of a batch, not before."""
+    """Let ranks average their gradients after the last piece of a batch only."""
     if at_once or not isinstance(replica, DistributedDataParallel):
         return nullcontext()
     return replica.no_sync()

@@ -1,4 +1,5 @@
-"""Linear accuracy: classifiers on frozen features of the train split, judged on the val split."""
+"""Linear accuracy: classifiers on frozen features of the train split, evaluated on the val
+split."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,12 +31,12 @@ def linear_scores(
     options: LoaderOptions,
     show: bool = False,
 ) -> dict[str, Any]:
-    """Accuracies of probes on each of `extracts`, by name, and what they were trained on.
+    """Train a linear probe on each feature set and return its accuracy by name.
 
-    {name: {"top1", "top5" in per cent, "right1", "right5" of "of" pictures, "rate", "diverged",
-    "rates"}}: the figures of the best of the rates, and all of them in "rates". That one is chosen
-    on the pictures it is judged by, as the field does: a little optimistic. A rate whose logits are
-    not finite has diverged: nothing is right with it. UserError where all rates have.
+    The result {name: {"top1", "top5" in per cent, "right1", "right5" of "of" pictures, "rate",
+    "diverged", "rates"}} has the figures of the best learning rate, and of all in "rates". The best
+    rate is selected on the validation set (optimistic), as is usual. A rate whose logits are not
+    finite has diverged and scores 0. Raise UserError if all rates diverge.
     """
     val, labels_N = features(shards.split("val"), extracts, options, show)
     classes = len(shards.classes)
@@ -75,9 +76,9 @@ def fit(probes: dict[str, Probe], epochs: Iterable[Epoch], count: int, show: boo
 def shuffled(
     caches: Sequence[Labelled], batch: int, epochs: int, seed: int
 ) -> Iterator[Iterator[Labelled]]:
-    """Epochs over features that are kept, in turn over each of `caches`, in an order of their own.
+    """Yield epochs of kept features, each of the next of `caches`, in a new order.
 
-    The last batch of an epoch is as large as it comes, but at least 2.
+    The last batch of an epoch may be smaller, but has at least 2 samples.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -85,7 +86,9 @@ def shuffled(
         found, labels_N = cache
         order_N = torch.randperm(len(labels_N), generator=generator).to(labels_N.device)
         for chosen in torch.split(order_N, batch):
-            if len(chosen) > 1:  # one picture has no variance, which a BatchNorm divides by
+            if (
+                len(chosen) > 1
+            ):  # a BatchNorm divides by the variance, which one picture does not have
                 yield {name: of_all[chosen] for name, of_all in found.items()}, labels_N[chosen]
 
     for epoch in range(epochs):

@@ -1,10 +1,10 @@
-"""Linear probes as the field trains them: every setting as data, without torch."""
+"""Published settings of linear probes, as data. No torch."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from accelssl.errors import UserError
-from accelssl.train.evaluate.preset_names import refuse_unknown_preset
 
 CENTRAL, FRESH = "central", "fresh"
 BASE_WIDTH = 768
@@ -13,19 +13,20 @@ MOST_CROPS = 1000
 
 @dataclass(frozen=True)
 class LinearSettings:
-    """A linear classifier on frozen features, trained by SGD with momentum and no weight decay.
+    """Settings of a linear classifier on frozen features, trained by SGD with momentum, no weight
+    decay.
 
-    rates: learning rates for 256 images, times batch / 256 in use; each has a head of its own, and
-    all are trained on the same features. rate is the one of the protocol. It falls as a half-cosine
-    to 0, constant within an epoch. normalises: features pass a BatchNorm without scale and shift.
+    rates: learning rates per 256 images, scaled by batch / 256. Each rate has its own head; all
+    heads train on the same features. rate: the protocol's default. The rate follows a half-cosine
+    to 0, constant within an epoch. normalises: a BatchNorm without scale and shift before the head.
 
-    blocks: how many last blocks give their CLS token; None takes the features that the network
-    itself gives. averages_patches: the mean of the last block's patch tokens beside them.
+    blocks: number of last blocks whose CLS tokens are used; None uses the network's own features.
+    averages_patches: append the mean of the last block's patch tokens.
 
-    crops: what training sees. "central": the central crop of each picture, as validation does, its
-    features computed once. A number: so many random crops (area .08 to 1, half of them flipped) of
-    each picture, computed once, an epoch having one of each in turn. "fresh": new random crops in
-    every epoch, as the protocols say; then an epoch costs a pass of the network.
+    crops: "central" uses the central crop of each picture, as in validation, with features computed
+    once. A number uses that many random crops of each picture (area .08 to 1, half of them
+    flipped), computed once; an epoch has one of each in turn. "fresh" uses new random crops in
+    every epoch, as the protocols do; an epoch then costs a pass of the network.
     """
 
     name: str
@@ -60,28 +61,30 @@ class LinearSettings:
 
     @property
     def cached_crops(self) -> int:
-        """How many random crops of each picture are kept; 0 for none."""
+        """Return the number of kept random crops of each picture; 0 for none."""
         digits = self.crops.isascii() and self.crops.isdigit() and len(self.crops) < 9
         return int(self.crops) if digits and int(self.crops) <= MOST_CROPS else 0
 
     def learning_rate(self, epoch: int) -> float:
-        """The share of the peak in this epoch, from 0 on: a half-cosine, without warm-up."""
+        """Return the share of the peak rate in this epoch (from 0): a half-cosine without
+        warm-up."""
         return 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
 
 
 def moco() -> LinearSettings:
-    """MoCo-v3's: rate 3 for 256 images, 90 epochs, batch 1024, the network's own feature.
+    """Return MoCo-v3's probe: rate 3 for 256 images, 90 epochs, batch 1024, the network's own
+    feature.
 
     Head from N(0, .01), bias 0 (facebookresearch/moco-v3, main_lincls.py and CONFIG.md). The
-    original interpolates validation pictures linearly; here they are bicubic in all protocols.
-    With fresh crops it costs 90 forward passes of the training set. ViT-B/16 after 300 epochs:
-    76.7% on ImageNet-1k.
+    original interpolates validation pictures linearly; here they are bicubic in all protocols. With
+    fresh crops it costs 90 forward passes of the training set. ViT-B/16 after 300 epochs: 76.7% on
+    ImageNet-1k.
     """
     return LinearSettings("moco", 3.0, (0.03, 0.1, 0.3, 1.0, 3.0, 10.0), epochs=90)
 
 
 def dino(width: int) -> LinearSettings:
-    """DINO's: rate .001 for 256 images, 100 epochs, batch 1024.
+    """Return DINO's probe: rate .001 for 256 images, 100 epochs, batch 1024.
 
     Networks narrower than ViT-B: the CLS tokens of the last four blocks, one after the other;
     others: the last one's CLS token and the mean of its patch tokens (facebookresearch/dino,
@@ -95,9 +98,9 @@ def dino(width: int) -> LinearSettings:
 
 
 def mae() -> LinearSettings:
-    """MAE's BatchNorm before the head, with the rate .1 for 256 images and 90 epochs.
+    """Return MAE's probe: a BatchNorm before the head, rate .1 for 256 images, 90 epochs.
 
-    As lightly trains it (benchmarks/imagenet/vitb16/linear_eval.py): SGD. The original
+    The settings are those of lightly (benchmarks/imagenet/vitb16/linear_eval.py): SGD. The original
     (facebookresearch/mae, FINETUNE.md) has LARS, ten epochs of warm-up and a batch of 16,384.
     """
     rates = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -108,7 +111,8 @@ PRESETS = ("moco", "dino", "mae")
 
 
 def linear_preset(name: str, width: int = BASE_WIDTH) -> LinearSettings:
-    """The preset of that name for features of this width. UserError when there is none."""
+    """Return the preset of this name for features of this width. Raise UserError for an unknown
+    name."""
     refuse_unknown_preset(name, "linear", PRESETS)
     if name == "dino":
         return dino(width)
@@ -116,10 +120,19 @@ def linear_preset(name: str, width: int = BASE_WIDTH) -> LinearSettings:
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
-    """0.1,1,10 as numbers. UserError for anything else."""
+    """Parse 0.1,1,10 as numbers. Raise UserError for other text."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise UserError(
             f"--lrs {text!r} are no numbers.", "Separate rates by commas, for example 0.1,1,10."
         ) from None
+
+
+def refuse_unknown_preset(preset: str, protocol: str, known: Collection[str]) -> None:
+    """Raise UserError, naming the protocol's presets, unless `preset` is one of them."""
+    if preset not in known:
+        raise UserError(
+            f"The preset {preset!r} of --protocol {protocol} is not known.",
+            f"Use --preset {' or '.join(known)}.",
+        )

@@ -1,4 +1,4 @@
-"""Nearest neighbours: nn1 (the paper's reading) and knn20 (DINO's weighting).
+"""Nearest neighbours: nn1 (reported by the paper) and knn20 (DINO's weighting).
 
 Shapes: M bank images with labels, N queries, D feature width, C classes.
 """
@@ -22,7 +22,8 @@ _CHUNK = 1024
 def neighbours_of(
     shards: ShardSet, extracts: dict[str, Extract], options: LoaderOptions, show: bool = False
 ) -> dict[str, Any]:
-    """{name: {"nn1", "knn20"}} for each of `extracts`: bank train, queries val."""
+    """Return {name: {"nn1", "knn20"}} for each of `extracts`. The bank is train, the queries are
+    val."""
     refuse_unjudgeable(shards)
     bank, bank_labels = features(shards.split("train"), extracts, options, show)
     queries, labels = features(shards.split("val"), extracts, options, show)
@@ -33,7 +34,7 @@ def neighbours_of(
 
 
 def refuse_unjudgeable(shards: ShardSet) -> None:
-    """UserError for a set that has nothing to judge on, or but one answer."""
+    """Raise UserError for a set without val split or with a single class."""
     if "val" not in shards.splits:
         raise UserError(
             f"{shards.location} has no val split to judge on.",
@@ -49,11 +50,11 @@ def refuse_unjudgeable(shards: ShardSet) -> None:
 def nearest_neighbours(
     bank_MD: Tensor, bank_labels_M: Tensor, queries_ND: Tensor, labels_N: Tensor
 ) -> dict[str, float]:
-    """Accuracy in per cent, features compared by cosine.
+    """Return accuracies in per cent, with features compared by cosine.
 
-    nn1 gives a query the label of its nearest bank image; knn20 lets the 20 nearest vote with
+    nn1 gives a query the label of its nearest bank image. knn20 lets the 20 nearest vote with
     weight exp(cosine / .07) (facebookresearch/dino, eval_knn.py). The bank must not hold the
-    queries themselves.
+    queries.
     """
     bank = F.normalize(bank_MD.float(), dim=1)
     classes = int(torch.cat([bank_labels_M, labels_N]).max()) + 1

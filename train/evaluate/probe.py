@@ -1,4 +1,4 @@
-"""Linear classifiers on frozen features: one for each learning rate, trained side by side.
+"""Linear classifiers on frozen features, one for each learning rate, trained side by side.
 
 Shapes: N pictures, D feature width, H heads, C classes.
 """
@@ -17,7 +17,7 @@ _CHUNK = 4096
 
 
 class Counts(NamedTuple):
-    """Of each head: labels that are first, those among the first five, and whether it diverged."""
+    """For each head: correct top-1 and top-5 predictions, and if the head diverged."""
 
     right1: list[int]
     right5: list[int]
@@ -25,10 +25,10 @@ class Counts(NamedTuple):
 
 
 class Probe(nn.Module):
-    """A linear head for each of `settings.rates`, all from the same start: logits_NHC.
+    """Linear heads, one for each of `settings.rates`, with the same initial weights: logits_NHC.
 
-    The start is N(0, .01) drawn by `seed`, biases 0. `train_step` is one step of SGD for each head
-    with its own rate. Heads do not influence each other, also where one diverges.
+    The initial weights are N(0, .01) drawn by `seed`, biases 0. `train_step` is one SGD step of
+    each head with its own rate. Heads do not influence each other, even if one diverges.
     """
 
     rates_H: Tensor
@@ -54,9 +54,10 @@ class Probe(nn.Module):
         return logits_NK.view(len(features_ND), len(self.rates_H), self.classes)
 
     def train_step(self, features_ND: Tensor, labels_N: Tensor, epoch: int) -> None:
-        """One step of every head in this epoch. Peak rates are for `settings.batch` pictures."""
+        """Train every head for one step of this epoch. Peak rates are for `settings.batch`
+        pictures."""
         self.train()
-        if self._optimizer is None:  # not before the probe is on its device
+        if self._optimizer is None:  # created here, when the probe is on its device
             self._optimizer = torch.optim.SGD(self.parameters(), momentum=self.settings.momentum)
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.learning_rate(epoch)
@@ -65,8 +66,8 @@ class Probe(nn.Module):
         labels_K = labels_N.repeat_interleave(heads)
         losses_K = F.cross_entropy(logits_NHC.flatten(0, 1), labels_K, reduction="none")
         losses_H = losses_K.view(n, heads).mean(0)
-        # With momentum and without decay, a factor of a head's loss is one of its rate. Heads
-        # share no weights, so the sum trains each as if it were alone.
+        # With momentum and without decay, scaling a head's loss scales its learning rate. Heads
+        # share no weights, so the sum trains each of them independently.
         peaks_H = self.rates_H * (self.settings.batch / 256)
         self._optimizer.zero_grad()
         (peaks_H * losses_H).sum().backward()  # type: ignore[no-untyped-call]
@@ -74,8 +75,8 @@ class Probe(nn.Module):
 
     @torch.no_grad()
     def right(self, features_ND: Tensor, labels_N: Tensor) -> Counts:
-        """How many labels each head gets right. One with logits that are not finite only guesses:
-        it has diverged, and nothing is right."""
+        """Count the labels that each head gets right. A head with logits that are not finite has
+        diverged and gets none right."""
         self.eval()
         first_H, fifth_H, lost_H = torch.zeros(3, len(self.rates_H), dtype=torch.int64)
         parts = (torch.split(whole, _CHUNK) for whole in (features_ND, labels_N))
@@ -91,7 +92,7 @@ class Probe(nn.Module):
 
 
 def top1_top5(logits_NHC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-    """How often the label has the largest logit, and one of the five largest: two counts_H."""
+    """Return two counts_H: the label has the largest logit, and one of the five largest."""
     best_NHK = logits_NHC.topk(min(5, logits_NHC.shape[2]), dim=2).indices
     hit_NHK = best_NHK == labels_N[:, None, None]
     return hit_NHK[..., 0].sum(0), hit_NHK.any(2).sum(0)

@@ -1,4 +1,4 @@
-"""The settings that a result was found with: which results are alike, and what they changed.
+"""The settings of a result: which results are comparable, and how they differ from their preset.
 
 No torch.
 """
@@ -22,14 +22,15 @@ _NAMES = (
 
 
 def settings_of(result: Result) -> dict[str, Any]:
-    """All that its figures depend on besides the weights; None for what it does not tell."""
+    """Return everything that the figures depend on besides the weights; None for settings not
+    recorded."""
     return {name: result.get(name) for name in _NAMES} | {"rates": _rates(result)}
 
 
 def changes(result: Result) -> list[str]:
-    """In words, what is not as its preset has it; crops aside, which every linear result names.
+    """Describe the differences from the preset, without crops, which every linear result names.
 
-    Empty for a protocol without presets, and for a preset that is not known here.
+    Empty for a protocol without presets, and for an unknown preset.
     """
     preset = result.get("preset")
     if result.get("protocol") == "linear" and preset in linear_presets.PRESETS:
@@ -68,7 +69,7 @@ def _schedule(result: Result, epochs: int, batch: int) -> list[str]:
 
 
 def _rates(result: Result) -> list[float] | None:
-    """Of a linear probe, ascending: the order they were given in is no setting."""
+    """Return the rates of a linear probe in ascending order; the given order does not matter."""
     trained = result.get("trained")
     found = trained.get("rates") if isinstance(trained, dict) else None
     return None if found is None else sorted(each["rate"] for each in found)

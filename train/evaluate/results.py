@@ -1,7 +1,7 @@
-"""RUN/evaluation.json: what a run was found to be worth, by protocol, settings and shard set.
+"""RUN/evaluation.json: the results of a run, by protocol, settings and shard set.
 
-A result is a JSON object: its protocol and settings, the set's digest, whether that is the set the
-run was trained on ("own"), the step it was made at, and figures by name. No torch.
+A result is a JSON object with protocol, settings, digest of the set, step and figures by name.
+"own" is true if the run was trained on that set. No torch.
 """
 
 import json
@@ -17,10 +17,10 @@ NEAREST = "nn"
 
 
 def read_results(run: Path) -> list[Result]:
-    """All results of a run, the latest last; none where nothing was evaluated yet.
+    """Return all results of a run, the latest last; an empty list if there are none.
 
-    Files of before have one result, of nearest neighbours on the run's own set, instead of a list.
-    UserError for a file that cannot be read.
+    Old files hold one nearest-neighbour result instead of a list. Raise UserError for a file that
+    cannot be read.
     """
     path = run / NAME
     try:
@@ -43,18 +43,18 @@ _REMEDY = "Restore the file, or remove it and evaluate again."
 
 
 def keep_result(run: Path, result: Result) -> None:
-    """Write `result` beside those of other protocols, settings and sets, in one move.
+    """Write `result` beside those of other protocols, settings and sets, atomically.
 
-    It takes the place of one with the same.
+    A result with the same protocol, settings and set is replaced.
     """
     others = [found for found in read_results(run) if not _is_replaced(found, result)]
     write_whole(run / NAME, json.dumps({"results": [*others, result]}, indent=1))
 
 
 def own_result(results: list[Result], protocol: str) -> Result:
-    """That by a protocol on the set that the run was trained on; empty when there is none.
+    """Return the result by a protocol on the run's own set; empty if there is none.
 
-    Of several, the latest with a preset as it is, and else the latest.
+    If there are several, return the latest with an unchanged preset, else the latest.
     """
     found = [r for r in results if r.get("protocol") == protocol and r.get("own")]
     unchanged = [r for r in found if not changes(r)]
@@ -62,11 +62,11 @@ def own_result(results: list[Result], protocol: str) -> Result:
 
 
 def preset_first(results: list[Result]) -> list[Result]:
-    """Those with a preset as it is before those that changed it, each in their order."""
+    """Sort results with an unchanged preset before the others, otherwise in their order."""
     return sorted(results, key=lambda result: bool(changes(result)))
 
 
 def _is_replaced(old: Result, new: Result) -> bool:
-    if "digest" not in old:  # of before, when a set's was not noted
+    if "digest" not in old:  # old files do not record the set
         return bool(old.get("own") and new.get("own") and old.get("protocol") == new["protocol"])
     return settings_of(old) == settings_of(new)

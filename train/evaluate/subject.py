@@ -1,4 +1,5 @@
-"""What an evaluation is about: a network, the same before training, and what is known of both."""
+"""The subject of an evaluation: a network, the same network before training, and facts about
+both."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,10 @@ from accelssl.train.evaluate.results import keep_result
 
 @dataclass(frozen=True)
 class Subject:
-    """The network as trained and, unless it was not asked for, before; both on a device.
+    """The network as trained and, if asked for, before training; both on a device.
 
-    facts go into every result. run and digest, that of the set it was trained on, are None for a
-    file of weights.
+    facts go into every result. run, and digest of the set it was trained on, are None for a file of
+    weights.
     """
 
     trained: Backbone
@@ -38,12 +39,13 @@ class Subject:
 
     @property
     def networks(self) -> dict[str, Backbone]:
-        """By name: trained and, if there, untrained."""
+        """Return the networks by name: trained and, if there, untrained."""
         found = {"trained": self.trained}
         return found if self.untrained is None else found | {"untrained": self.untrained}
 
     def keep(self, protocol: str, scores: Result) -> Result:
-        """The scores with what they are of; kept in RUN/evaluation.json where there is a run."""
+        """Add the facts to the scores and return them. For a run, also keep them in
+        RUN/evaluation.json."""
         result = {"protocol": protocol} | scores | self.facts
         result |= {"data": self.shards.location, "digest": self.shards.digest}
         if self.run is not None:
@@ -61,9 +63,10 @@ def open_subject(
     *,
     with_untrained: bool = True,
 ) -> Subject:
-    """A run at its last checkpoint, on its own shard set or another, or weights: see open_backbone.
+    """Open a run at its last checkpoint, or weights (see open_backbone), with a shard set.
 
-    UserError for what that refuses, and without a shard set that has a val split.
+    The default set of a run is its own. Raise UserError for a set without val split, and where
+    open_backbone does.
     """
     if run is None and weights is not None and data is None:
         raise UserError("No shard set was named.", "Name its folder with --data.")
@@ -87,7 +90,7 @@ def open_subject(
 
 
 def untrained_model(trained: Backbone) -> Backbone:
-    """timm's model of that name as it begins, drawn by the seed 0."""
+    """Return timm's model of that name as initialised with seed 0."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = timm.create_model(trained.name, pretrained=False, num_classes=0)

@@ -1,4 +1,4 @@
-"""What evaluations found, as lines of text for people."""
+"""Results of evaluations as text."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ NAMES = ("trained", "untrained", "pixels")
 
 
 def score_table(result: dict[str, Any]) -> str:
-    """A result of any protocol."""
+    """Return the result of any protocol as lines of text."""
     tables = {"nn": _neighbours, "linear": _linear, "finetune": _finetune}
     return "\n".join(tables[result["protocol"]](result))
 
@@ -50,24 +50,24 @@ def _linear(result: dict[str, Any]) -> list[str]:
                 for name, best in found.items()
             ),
             *(["-: the probe diverged at this rate."] if has_diverged else []),
-            "The best rate was chosen on the pictures it is judged by: a little optimistic. "
-            f"The protocol's own is {result['preset_rate']:g}.",
+            "Learning rate selected on the validation set (optimistic). "
+            f"The protocol's default is {result['preset_rate']:g}.",
         ]
     if result["crops"] != FRESH:
         lines.append(
-            "Published figures are from new random crops in every epoch: --crops fresh "
+            "Published figures use new random crops in every epoch: --crops fresh "
             f"({result['epochs']} passes of the network)."
         )
     return lines
 
 
 def _top1(found: dict[str, Any]) -> str:
-    """Of one rate; results of before did not note what diverged."""
+    """Format the accuracy of one rate. Old results do not record divergence."""
     return f"{'-':>7}" if found.get("diverged") else f"{found['top1']:7.1f}"
 
 
 def _top5(found: dict[str, Any], result: dict[str, Any]) -> str:
-    """Nothing of five classes and fewer: it is always all of them."""
+    """Format top-5, or nothing for five classes or fewer, where it is always 100%."""
     return f"{found['top5']:.1f}" if result["classes"] > 5 else ""
 
 
@@ -88,8 +88,8 @@ def _finetune(result: dict[str, Any]) -> list[str]:
     ]
     if "best_top1" in result:
         lines.append(
-            f"best top-1 {result['best_top1']:.1f}%, after epoch {result['best_epoch']}: chosen on "
-            "the pictures it is judged by, a little optimistic"
+            f"best top-1 {result['best_top1']:.1f}%, after epoch {result['best_epoch']}: selected "
+            "on the validation set (optimistic)"
         )
     if "ema_top1" in result:
         lines.append(f"top-1 of the moving average of the weights: {result['ema_top1']:.1f}%")

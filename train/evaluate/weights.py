@@ -1,4 +1,4 @@
-"""Weights in a file, into one of timm's models: all of them but a classifier's, or an error."""
+"""Load weights from a file into a timm model: all except a classifier's, or raise an error."""
 
 import argparse
 import sys
@@ -18,7 +18,8 @@ _COUNTER = "num_batches_tracked"  # of batch norms: features do not depend on it
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What a safetensors file says of itself; nothing for others. UserError if it is unreadable."""
+    """Return the metadata of a safetensors file; empty for other files. Raise UserError if the
+    file is unreadable."""
     if path.suffix != ".safetensors":
         return {}
     try:
@@ -29,14 +30,16 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def read_weights(path: Path) -> Weights:
-    """A state dict, on the CPU: in safetensors, or in what torch.save wrote, alone or as its
-    "model", "state_dict" or average of either. UserError for anything else.
+    """Return a state dict on the CPU from safetensors or a file of torch.save.
+
+    torch.save files hold the state dict alone or under "model", "state_dict" or their moving
+    average. Raise UserError for anything else.
     """
     if not path.is_file():
         raise _unreadable(path, FileNotFoundError())
     refuse_damage(path, "Copy or download it again.", may_be_no_zip=True)
     try:
-        # What timm, DeiT and MAE save has the training's options beside the weights.
+        # Files of timm, DeiT and MAE hold the training options beside the weights.
         with torch.serialization.safe_globals([argparse.Namespace]):
             state: dict[str, Any] = load_state_dict(str(path), weights_only=True)
     except Exception as error:
@@ -55,10 +58,10 @@ def read_weights(path: Path) -> Weights:
 
 
 def load_weights(network: nn.Module, weights: Weights, both: str) -> None:
-    """Load all of `weights`, but those of a classifier; `both` says of what in what.
+    """Load all of `weights` except a classifier's. `both` names file and model in messages.
 
-    Positions and patch kernels of another size are resampled as timm does it. UserError naming what
-    is missing, too much, of another shape, not of floats, or not finite.
+    Positions and patch kernels of another size are resampled as timm does. Raise UserError naming
+    weights that are missing, unexpected, of another shape, not floating point, or not finite.
     """
     adapt = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     try:
@@ -80,7 +83,7 @@ def load_weights(network: nn.Module, weights: Weights, both: str) -> None:
         parts = [f"{what}: {_some(names)}" for what, names in differences.items() if names]
         raise _do_not_match(both, "; ".join(parts))
     network.load_state_dict(weights, strict=False)
-    # As they arrived: the file's numbers may be too large for the network's type.
+    # Check the loaded weights: the file's numbers may be too large for the network's type.
     own = network.state_dict()
     lost = [name for name in floats if name in weights and not bool(own[name].isfinite().all())]
     if lost:
@@ -91,7 +94,7 @@ def load_weights(network: nn.Module, weights: Weights, both: str) -> None:
 
 
 def _classifiers(network: nn.Module) -> tuple[str, ...]:
-    """Beginnings of the names that a classifier's weights have, which features do without."""
+    """Return the name prefixes of the classifier's weights."""
     named = getattr(network, "pretrained_cfg", {}).get("classifier") or ()
     return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
 
@@ -118,5 +121,5 @@ def _some(names: list[str]) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """What it says, shortened: torch lists every tensor after a headline."""
+    """Return the error's text in one line of at most 200 characters: torch lists every tensor."""
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -1,1 +1,1 @@
-"""How far gradients of compressed views are from uncompressed ones, and a schedule of that."""
+"""Error of the gradients of compressed views, and schedules chosen by that error."""

@@ -1,7 +1,7 @@
-"""A run with --schedule auto looks at its own gradients, and decides how to go on.
+"""Decisions of a run with --schedule auto, from its own gradients.
 
-The network is looked at in a copy, on images and crops of another seed: weights, optimiser, key,
-the run's own loader and torch's generators are what they would have been without.
+A copy of the network is measured, on images and crops of another seed. Weights, optimiser, EMA
+encoder, loader and torch's generators of the run stay unchanged.
 """
 
 import gc
@@ -19,13 +19,12 @@ from accelssl.pipeline.compression import UNCOMPRESSED
 from accelssl.pipeline.draws.order import Position, batches_per_epoch
 from accelssl.pipeline.loader import Loader
 from accelssl.train.config.schedule import Stage
-from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
+from accelssl.train.gradients.analysis import AnalysisPlan, RankPart, cells_that_fit, sums_of
 from accelssl.train.gradients.checkpoints import digest_of
 from accelssl.train.gradients.choose import chosen_now
 from accelssl.train.gradients.decision import Decision
 from accelssl.train.gradients.gradient import Gradient
 from accelssl.train.gradients.grid import analysis_units, step_units
-from accelssl.train.gradients.parts import Part
 from accelssl.train.gradients.record import measured_json, stage_of
 from accelssl.train.gradients.sample_size import Size, affordable
 from accelssl.train.objective import build
@@ -34,16 +33,16 @@ from accelssl.train.session import Session, loader_options, run_views
 
 
 class Abandoned(Exception):
-    """The run is to stop: the estimate is made anew when it goes on."""
+    """The run must stop. The estimate is made again after a resume."""
 
 
 def decide(
     session: Session, share: float, is_to_stop: Callable[[], bool] = lambda: False
 ) -> Decision:
-    """Choose the compression from `share` of the budget on: the same on every rank.
+    """Choose the compression from `share` of the budget on, the same on every rank.
 
-    Ranks share the work. UserError where a gradient is not finite. Abandoned soon after
-    is_to_stop() holds, but not where others wait for this rank.
+    Ranks share the work. Raise UserError if a gradient is not finite. Raise Abandoned soon after
+    is_to_stop() returns true, unless other ranks wait for this one.
     """
     started = time.perf_counter()
     size = affordable(session.config)
@@ -74,13 +73,13 @@ def decide(
 def _measured(
     session: Session, share: float, size: Size, advance: Callable[[], None]
 ) -> tuple[dict[str, Any], float]:
-    """The figures of all cells, as camse.json has a stage, and the units that they cost."""
+    """Return the figures of all cells, as a stage of camse.json, and their cost in units."""
     config, ranks, device = session.config, session.ranks, session.device
     copied = build(config)
     copied.load_state_dict(session.objective.state_dict())
     weights = digest_of(copied)
     gradient = Gradient(copied.to(device), session.budget.progress, config.precision)
-    plan, part = Plan(size.subbatches), Part(ranks, device)
+    plan, part = AnalysisPlan(size.subbatches), RankPart(ranks, device)
     baseline = config.compressions(Stage(1.0, UNCOMPRESSED))
     at_once, cells, units = _least(cells_that_fit(gradient), ranks), [], 0.0
     for start in range(0, len(size.cells), at_once):
@@ -97,14 +96,17 @@ def _measured(
 
 
 def _give_back_memory(device: torch.device) -> None:
-    """What torch has set aside is not free for the sums, nor later for the decoder."""
+    """Release torch's cached memory for the sums, and later for the decoder."""
     if device.type == "cuda":
         gc.collect()  # gradients and the graphs that compute them refer to each other
         torch.cuda.empty_cache()
 
 
-def _loader(session: Session, share: float, size: Size, part: Part, plan: Plan) -> Loader:
-    """Where this rank's sub-batches begin: each decision has images after those of the last."""
+def _loader(
+    session: Session, share: float, size: Size, part: RankPart, plan: AnalysisPlan
+) -> Loader:
+    """Return a loader at this rank's sub-batches. Each decision takes the images after the last
+    one's."""
     config, split = session.config, session.shards.split("train")
     options = loader_options(config, session.device)
     seed = (config.seed + 1) % 2**32
@@ -121,7 +123,7 @@ def _loader(session: Session, share: float, size: Size, part: Part, plan: Plan) 
 
 
 def _least(cells: int, ranks: Ranks) -> int:
-    """Of all ranks: they add up the same cells."""
+    """Return the smallest value over ranks: all ranks add up the same cells."""
     if ranks.hosts is None:
         return cells
     least = torch.tensor(cells)

@@ -1,4 +1,4 @@
-"""A run's network at a share of its budget: the one it began with, or that of a kept checkpoint."""
+"""A run's network at a share of its budget: the initial one, or that of a kept checkpoint."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from accelssl.train.config.config import TrainConfig
 from accelssl.train.objective import build
 
 NEAR = 0.02
-"""How far from a share the progress of a checkpoint may be that was not kept for it."""
+"""Largest distance of a checkpoint's progress from a share for which no checkpoint was kept."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The network at `share`: in RUN/name after `step` steps, at `progress`; or, without a name, as
-    the run began."""
+    """The network at `share`: in RUN/name after `step` steps, at `progress`. Without a name, the
+    initial network."""
 
     share: float
     name: str | None = None
@@ -27,14 +27,15 @@ class Kept:
 
 
 def kept_at(run: Path, config: TrainConfig, shares: tuple[float, ...]) -> list[Kept]:
-    """The checkpoint kept for each share, or one within NEAR. UserError where there is none; it
-    names those that there are."""
+    """Return the checkpoint kept for each share, or one within NEAR. Raise UserError, naming the
+    available shares, if there is none."""
     there = _kept(run, config)
     return [_nearest(share, there, run) for share in shares]
 
 
 def objective_at(run: Path, config: TrainConfig, kept: Kept) -> Objective:
-    """On the CPU. UserError for a file that cannot be read, or is of another configuration."""
+    """Build the objective with a checkpoint's weights, on the CPU. Raise UserError for a file
+    that cannot be read or has another configuration."""
     objective = build(config)
     if kept.name is not None:
         state = checkpoint.load(run, name=kept.name)
@@ -44,7 +45,7 @@ def objective_at(run: Path, config: TrainConfig, kept: Kept) -> Objective:
 
 
 def digest_of(objective: Objective) -> str:
-    """SHA-256 of the weights and buffers that a checkpoint holds."""
+    """Return the SHA-256 of the weights and buffers that a checkpoint holds."""
     digest = hashlib.sha256()
     for name, tensor in sorted(objective.state_dict().items()):
         digest.update(name.encode())

@@ -1,10 +1,10 @@
 """The schedule of an analysis: at each stage the compression with the least CA-MSE. No torch.
 
-Cells that cannot be told from the least are as good as it, and the cheapest of them is taken. A
-cell can be told from it where the interval of their difference is above 0: on the same images that
-is much narrower than their own, which may overlap although one is plainly worse. A schedule of the
-paper goes from high to low compression; noise may say otherwise, so that by default costs may only
-rise: of all such sequences the one that gives away least.
+A cell is worse than the best if the interval of their CA-MSE difference is above 0. On the same
+images this interval is much narrower than the cells' own intervals. All other cells tie with the
+best, and the cheapest of them is chosen. The paper's schedules go from high to low compression, but
+noise may suggest otherwise. By default costs may therefore only rise, and the sequence with the
+smallest total loss is chosen.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from typing import Any, Literal, get_args
 from accelssl.pipeline.compression import Compression
 from accelssl.train.config.schedule import Schedule, Stage
 from accelssl.train.gradients.estimator import excess
-from accelssl.train.gradients.record import CellRecord, Facts, Record, StageRecord
+from accelssl.train.gradients.record import AnalysisRecord, CellRecord, Facts, StageRecord
 
 Between = Literal["steps", "interpolated"]
 BETWEEN: tuple[Between, ...] = get_args(Between)
 PIECES = 4
-"""Into which an interpolated schedule cuts the way from one analysed share to the next."""
+"""Steps of an interpolated schedule between two analysed shares."""
 
 _PLACES = {"run", "data"}
-_Loss = tuple[float, float]  # what is given away, then the cost
+_Loss = tuple[float, float]  # excess over the best, then cost
 
 
-def chosen_cells(record: Record, *, rises: bool = True) -> list[CellRecord]:
-    """One for each stage. rises: no stage is cheaper than the one before it."""
+def chosen_cells(record: AnalysisRecord, *, rises: bool = True) -> list[CellRecord]:
+    """Choose one cell for each stage. rises: no stage is cheaper than the one before it."""
     paths: list[tuple[_Loss, list[CellRecord]]] = [((0.0, 0.0), [])]
     for stage in record.stages:
         longer = []
@@ -42,10 +42,10 @@ def chosen_cells(record: Record, *, rises: bool = True) -> list[CellRecord]:
 
 
 def chosen_now(stage: StageRecord, current: Compression | None = None) -> CellRecord:
-    """The cell for a run that has `current`, or None yet.
+    """Choose the cell for a run that has `current`, or None at first.
 
-    It stays with `current` while that cannot be told from the best, so that noise does not change
-    it to and fro; else it takes the cheapest that cannot.
+    The run keeps `current` if it ties with the best, so that noise does not switch cells. Otherwise
+    it takes the cheapest cell that ties.
     """
     ties = ties_of(stage)
     kept = [cell for cell in ties if cell.cell == current]
@@ -53,10 +53,13 @@ def chosen_now(stage: StageRecord, current: Compression | None = None) -> CellRe
 
 
 def schedule_of(
-    record: Record, chosen: Sequence[CellRecord], between: Between = "steps"
+    record: AnalysisRecord, chosen: Sequence[CellRecord], between: Between = "steps"
 ) -> Schedule:
-    """A compression changes half-way between two analysed shares; "interpolated", in PIECES steps
-    from one share to the next, by the cells whose cost lies best on a straight line of log cost."""
+    """Return the schedule of the chosen cells.
+
+    "steps": the compression changes half-way between two analysed shares. "interpolated": it
+    changes in PIECES steps, by the cells whose cost is nearest to a line of log cost.
+    """
     shares = [stage.share for stage in record.stages]
     if between == "steps" or len(shares) == 1:
         ends = [(a + b) / 2 for a, b in pairwise(shares)]
@@ -74,9 +77,9 @@ def schedule_of(
 
 
 def schedule_json(
-    record: Record, schedule: Schedule, chosen: Sequence[CellRecord], more: dict[str, Any]
+    record: AnalysisRecord, schedule: Schedule, chosen: Sequence[CellRecord], more: dict[str, Any]
 ) -> dict[str, Any]:
-    """What --schedule of a run takes, with what it was chosen from."""
+    """Return the content of a schedule file: the schedule and the figures behind it."""
     return {
         "stages": schedule.to_json(),
         **more,
@@ -105,24 +108,25 @@ def schedule_json(
 
 
 def without_places(facts: Facts) -> Facts:
-    """Run and shard set by name, without the folders that only one machine has."""
+    """Return the facts with run and shard set by name, without their folders."""
     named = {name: str(facts[name]).rstrip("/").rpartition("/")[2] for name in _PLACES & set(facts)}
     return facts | named
 
 
 def ties_of(stage: StageRecord) -> list[CellRecord]:
-    """The least and all that cannot be told from it."""
+    """Return the best cell and all that tie with it."""
     least = best_of(stage)
     return [cell for cell in stage.cells if not _is_worse(cell, least)]
 
 
 def best_of(stage: StageRecord) -> CellRecord:
-    """The one with the least CA-MSE."""
+    """Return the cell with the least CA-MSE."""
     return min(stage.cells, key=lambda cell: cell.raw["ca_mse"].value)
 
 
 def _is_worse(cell: CellRecord, least: CellRecord) -> bool:
-    """By their difference. Where an analysis did not note that, by whether intervals overlap."""
+    """Compare by the interval of the difference; in old analyses without it, by overlapping
+    intervals."""
     one, other = cell.raw["ca_mse"], least.raw["ca_mse"]
     if len(cell.without_J) != len(least.without_J) or len(cell.without_J) < 2:
         return not one.overlaps(other)
@@ -130,8 +134,7 @@ def _is_worse(cell: CellRecord, least: CellRecord) -> bool:
 
 
 def _losses(stage: StageRecord) -> list[_Loss]:
-    """Of each cell, what it gives away against the least, in units of the stage's mean CA-MSE:
-    nothing where it ties."""
+    """Return each cell's excess over the best in units of the stage's mean CA-MSE; 0 for ties."""
     least, scale, ties = best_of(stage).raw["ca_mse"], _scale(stage), ties_of(stage)
     return [
         (
@@ -149,7 +152,8 @@ def _scale(stage: StageRecord) -> float:
 def _between(
     ways: Sequence[StageRecord], first: CellRecord, last: CellRecord, part: float
 ) -> Compression:
-    """Of the cells that are best for their cost, both stages weighed, the nearest in log cost."""
+    """Return the cell nearest in log cost, among cells that are best for their cost over both
+    stages."""
     target = (1 - part) * log(first.cost) + part * log(last.cost)
     error = {
         cell.cell: (1 - part) * cell.raw["ca_mse"].value / _scale(ways[0]) for cell in ways[0].cells
@@ -172,7 +176,8 @@ def _rounded(ends: Sequence[float]) -> list[float]:
 
 
 def joined(ends: Sequence[float], cells: Sequence[Compression]) -> Schedule:
-    """A stage up to each end, but neighbours of the same compression as one."""
+    """Return a schedule with a stage up to each end; neighbours with the same compression are
+    merged."""
     stages = [
         Stage(end, cell)
         for place, (end, cell) in enumerate(zip(ends, cells, strict=True))

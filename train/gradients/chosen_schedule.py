@@ -1,4 +1,4 @@
-"""RUN/schedule.json: what a run with --schedule auto has decided, as another run may take it."""
+"""RUN/schedule.json: the decisions of a run with --schedule auto, as input for another run."""
 
 from pathlib import Path
 
@@ -8,20 +8,22 @@ from accelssl.train.config.budget import steps_bought
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.gradients.choose import schedule_json
 from accelssl.train.gradients.decision import Decision, decision_of, schedule_of
-from accelssl.train.gradients.record import Facts, Record, made_now, write_readable
+from accelssl.train.gradients.record import AnalysisRecord, Facts, made_now, write_readable
 
 NAME = "schedule.json"
 
 
 def write_schedule(config: TrainConfig, run: Path) -> None:
-    """From the decisions in RUN/checkpoint.pt, the last being for all the rest; nothing where it
-    has none. UserError when the folder cannot be written."""
+    """Write the decisions in RUN/checkpoint.pt as a schedule, the last one up to the end.
+
+    Without decisions write nothing. Raise UserError when the folder cannot be written.
+    """
     state = checkpoint.load(run, at_a_glance=True)
     decisions = [decision_of(content) for content in state.decisions]
     if not decisions:
         return
     stages = tuple(decision.stage for decision in decisions)
-    record = Record(_facts(config, state.digest, decisions), stages, made_now())
+    record = AnalysisRecord(_facts(config, state.digest, decisions), stages, made_now())
     chosen = [decision.chosen for decision in decisions]
     costs = {cell.cell: config.batch * cell.cost for cell in chosen}
     schedule = schedule_of(decisions)

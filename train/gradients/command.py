@@ -1,4 +1,4 @@
-"""What analyze-gradients does, from options to a file."""
+"""The command `accelssl analyze-gradients`: from options to a file."""
 
 import shlex
 import time
@@ -23,7 +23,7 @@ from accelssl.train.config.config_file import read_config
 from accelssl.train.config.number_lists import read_numbers
 from accelssl.train.config.schedule import Stage
 from accelssl.train.device import pick_device
-from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
+from accelssl.train.gradients.analysis import AnalysisPlan, cells_that_fit, sums_of
 from accelssl.train.gradients.checkpoints import Kept, digest_of, kept_at, objective_at
 from accelssl.train.gradients.estimator import ESTIMATORS, FEWEST
 from accelssl.train.gradients.gradient import SCOPES, Gradient
@@ -38,8 +38,8 @@ from accelssl.train.gradients.grid import (
 )
 from accelssl.train.gradients.record import (
     FORMAT,
+    CellFolder,
     Facts,
-    Parts,
     measured_json,
     read_record,
     refuse_other_facts,
@@ -53,12 +53,12 @@ NEGATIVES = ("subbatch", "bank")
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to analyse. checkpoints, sides and drops are lists as text, None for the usual ones.
+class AnalysisOptions:
+    """Options of an analysis. checkpoints, sides and drops are lists as text; None takes the
+    default.
 
-    step_units: what the step costs that variances are adjusted to; None for the run's uncompressed
-    one.
-    seed: of the images, crops and drops; None for others than the run's. precision: None for the
+    step_units: cost of the step that variances are adjusted to; None is the run's uncompressed
+    step. seed: of images, crops and drops; None is the run's plus one. precision: None is the
     run's.
     """
 
@@ -78,36 +78,37 @@ class Options:
 
 @dataclass(frozen=True)
 class _Analysis:
-    """All that is the same for every cell. trained: the run's configuration; config: the same with
-    precision and seed of the analysis."""
+    """Everything that is the same for every cell. trained: the run's configuration; config: the
+    same with precision and seed of the analysis."""
 
     run: Path
     trained: TrainConfig
     config: TrainConfig
     shards: ShardSet
     device: torch.device
-    options: Options
+    options: AnalysisOptions
     cells: tuple[Compression, ...]
-    plan: Plan
+    plan: AnalysisPlan
     step_units: float
 
     def views_of(self, cell: Compression) -> tuple[Compression, ...]:
         return self.config.compressions(Stage(1.0, cell))
 
     def loader(self) -> Loader:
-        """From the start, so that every block of cells sees the same images."""
+        """Return a loader from the first image on, so that every block of cells sees the same
+        images."""
         options = loader_options(self.config, self.device)
         options = replace(options, batch=self.options.subbatch)
         return Loader(self.shards.split("train"), run_views(self.config), options)
 
 
 def analyze_gradients(
-    run: Path, data: str | None, out: Path, options: Options, device: str
+    run: Path, data: str | None, out: Path, options: AnalysisOptions, device: str
 ) -> str | None:
-    """Analyse a run into `out`: what is left of it, where the same command was stopped before.
+    """Analyse a run into `out`; continue where the same command stopped before.
 
-    Under torchrun each rank takes a part of the cells; the one that is last writes `out`. The line
-    to print, None on ranks that are not the last.
+    Under torchrun each rank computes a part of the cells; the last to finish writes `out`. Return
+    the text to print, or None on the other ranks.
     """
     ranks = read_ranks()
     analysis = _prepared(run, data, options, device_of(ranks, pick_device(device)))
@@ -116,9 +117,9 @@ def analyze_gradients(
         shares = read_numbers("--checkpoints", options.checkpoints, float)
     kept = kept_at(run, analysis.trained, shares)
     facts = _facts(analysis, kept)
-    parts = Parts(out, facts)
+    parts = CellFolder(out, facts)
     todo = [item for item in _mine(analysis, shares, ranks) if not parts.is_done(item)]
-    if out.exists():  # looked for only now: what is done moves there, from the parts
+    if out.exists():  # checked last: finished cells move from the folder to this file
         refuse_other_facts(out, read_record(out).facts, facts)
         return f"{out} is finished, nothing is left to do."
     parts.prepare()
@@ -135,13 +136,15 @@ def analyze_gradients(
 
 
 def _next(out: Path, budget: float) -> str:
-    """Commands that run as they are; the schedule's for a run like the one that was analysed."""
+    """Return the next commands to run; schedule gets the budget of the analysed run."""
     plot = shlex.join(["accelssl", "plot", str(out)])
     schedule = shlex.join(["accelssl", "schedule", str(out), "--budget", as_option(budget)])
     return f"next: {plot}\n      {schedule}"
 
 
-def _prepared(run: Path, data: str | None, options: Options, device: torch.device) -> _Analysis:
+def _prepared(
+    run: Path, data: str | None, options: AnalysisOptions, device: torch.device
+) -> _Analysis:
     config = read_config(run / CONFIG)
     _refuse(options, config)
     sides = read_numbers("--patches", options.sides, int) if options.sides else ()
@@ -166,12 +169,12 @@ def _prepared(run: Path, data: str | None, options: Options, device: torch.devic
         device,
         options,
         cells,
-        Plan(options.samples // options.subbatch, bank),
+        AnalysisPlan(options.samples // options.subbatch, bank),
         parse_units(options.step_units) if options.step_units else step_units(config),
     )
 
 
-def _refuse(options: Options, config: TrainConfig) -> None:
+def _refuse(options: AnalysisOptions, config: TrainConfig) -> None:
     if config.size % UNCOMPRESSED.p:
         raise UserError(
             f"The run's crops of {config.size} px cannot be cut into {UNCOMPRESSED.p} px patches"
@@ -207,7 +210,7 @@ def _refuse(options: Options, config: TrainConfig) -> None:
 
 
 def _facts(analysis: _Analysis, kept: Sequence[Kept]) -> Facts:
-    """What decides the figures: an analysis goes on only where all of it is the same."""
+    """Return everything that the figures depend on. An analysis continues only with equal facts."""
     config, options = analysis.config, analysis.options
     images = analysis.plan.subbatches * options.subbatch
     of_config = ("algo", "mode", "symmetric", "n_local", "model", "size", "batch", "convention")
@@ -242,7 +245,7 @@ def _stage(
     analysis: _Analysis,
     kept: Kept,
     cells: list[Compression],
-    parts: Parts,
+    parts: CellFolder,
     advance: Callable[[], None],
 ) -> None:
     """Compute these cells at one share of the budget."""

@@ -1,4 +1,4 @@
-"""What a run with --schedule auto has decided: when, from which figures, for how much. No torch."""
+"""A decision of a run with --schedule auto: when, from which figures, at which cost. No torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from accelssl.train.gradients.record import CellRecord, StageRecord, stage_of
 
 @dataclass(frozen=True)
 class Decision:
-    """`cell` from the share stage.share of the budget on, before the step that follows `step`.
+    """The choice of `cell` from stage.share of the budget on, before the step after `step`.
 
     stage: the figures of all cells, measured at `progress` on `subbatches` of `subbatch` images,
-    for `units` and `seconds` that are no part of the budget and of training; stage_json is what it
-    was read from. current: what the run had before, None at first.
+    for `units` and `seconds` that count neither as budget nor as training. stage_json: the source
+    of stage. current: the cell before, None at first.
     """
 
     stage: StageRecord
@@ -42,14 +42,14 @@ class Decision:
 
     @property
     def chosen(self) -> CellRecord:
-        """The figures of `cell`."""
+        """Return the figures of `cell`."""
         return next(found for found in self.stage.cells if found.cell == self.cell)
 
     @property
     def why(self) -> str:
-        """In words."""
+        """Return the reason in words."""
         best, ties = best_of(self.stage).cell, len(ties_of(self.stage))
-        of_ties = f"of {ties} that cannot be told from the best ({best})"
+        of_ties = f"of {ties} statistically equal to the best ({best})"
         if self.cell == self.current:
             return f"kept, one {of_ties}"
         changed = f"in place of {self.current}, which is worse: " if self.current else ""
@@ -63,7 +63,7 @@ class Decision:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """With the figures as camse.json has them, and beside what follows from those."""
+        """Return JSON with the figures as in camse.json and the values derived from them."""
         return self.stage_json | {
             "p": self.cell.p,
             "drop": self.cell.drop,
@@ -80,7 +80,7 @@ class Decision:
 
 
 def decision_of(content: dict[str, Any]) -> Decision:
-    """Of its JSON. KeyError, TypeError or ValueError where it is none."""
+    """Read a decision from JSON. Raise KeyError, TypeError or ValueError for other content."""
     stage, cell = stage_of(content), Compression(int(content["p"]), float(content["drop"]))
     if cell not in [found.cell for found in stage.cells]:
         raise ValueError(f"{cell} is not among the cells")
@@ -99,6 +99,6 @@ def decision_of(content: dict[str, Any]) -> Decision:
 
 
 def schedule_of(decisions: Sequence[Decision]) -> Schedule:
-    """From each decision to the next; the last is for all the rest."""
+    """Return the schedule from each decision to the next; the last one lasts to the end."""
     ends = [decision.share for decision in decisions[1:]]
     return joined([*ends, 1.0], [decision.cell for decision in decisions])

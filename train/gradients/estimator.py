@@ -13,7 +13,7 @@ two share their images. The paired estimate above has no bias, and may come out 
 
 Intervals are those of a jackknife that leaves out one of J groups of sub-batches at a time. It
 needs the products of the groups' sums, J vectors of the model's size for every cell; kept instead
-are sketches of M values (sketch.py). The estimates themselves are from the exact sums. Where they
+are sketches of M values (Sketch). The estimates themselves are from the exact sums. Where they
 err, intervals are too wide: by a factor of up to sqrt(1 + r / M) for noise of r directions, and of
 up to sqrt(2) where the bias is small against the noise.
 
@@ -35,7 +35,7 @@ Method = Literal["paired", "plugin"]
 ESTIMATORS: tuple[Method, ...] = get_args(Method)
 GROUPS = 16
 FEWEST = 4
-"""Sub-batches without which there is no interval to speak of."""
+"""Fewest sub-batches for a meaningful interval."""
 CONFIDENCE = 0.95
 
 Floats = NDArray[np.float64]
@@ -43,25 +43,26 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Norms:
-    """What is kept of n vectors in J groups: the groups' sums of squared norms, the squared norm of
-    the sum of all, and sketches of the groups' sums."""
+    """Statistics of n vectors in J groups: sums of squared norms by group, squared norm of the
+    total, sketches of the groups' sums."""
 
     squares_J: Floats
     of_sum: float
     sketches_JM: Floats
 
     def with_all_and_without_each(self) -> tuple[Floats, Floats]:
-        """Sum of squares and square of the sum: of all vectors, then without group 1, 2, ..."""
+        """Return the sum of squares and the square of the sum: of all vectors, then without
+        group 1, 2,"""
         squares = self.squares_J.sum() - np.append(0.0, self.squares_J)
         whole_M = self.sketches_JM.sum(0)
         rest_J = np.square(whole_M - self.sketches_JM).sum(1)
-        # What a sketch is off by is much the same without a group: only the change is taken.
+        # The error of a sketch hardly changes without a group: use only the change.
         return squares, self.of_sum + np.append(0.0, rest_J - np.square(whole_M).sum())
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Of one cell: sizes_J counts the sub-batches of each group; G, g and d as above."""
+    """The sums of one cell. sizes_J: sub-batches in each group; G, g and d as above."""
 
     sizes_J: NDArray[np.int64]
     baseline: Norms
@@ -71,7 +72,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and where the true value lies, with a probability of CONFIDENCE."""
+    """An estimate with its interval of probability CONFIDENCE."""
 
     value: float
     low: float
@@ -83,8 +84,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one cell. norm2 is ||G||^2; `normalised` has the first three divided by it, NaN where that
-    is not above 0. without_J: the CA-MSE without group 1, 2, ..."""
+    """The estimates of one cell. norm2: ||G||^2. normalised: the first three divided by norm2,
+    NaN unless norm2 > 0. without_J: the CA-MSE without group 1, 2,"""
 
     ca_mse: Interval
     without_J: tuple[float, ...]
@@ -95,8 +96,11 @@ class Estimate:
 
 
 def estimate(sums: Sums, subbatch: int, cost_share: float, method: Method = "paired") -> Estimate:
-    """subbatch: K. cost_share: the cell's cost over the budget that a step may spend, both in units
-    of one image: 1 / batch size for the uncompressed step of a run."""
+    """Estimate squared bias, variance and CA-MSE of a cell from its sums.
+
+    subbatch: K. cost_share: the cell's cost over the budget of a step, in units of one image; 1 /
+    batch size for an uncompressed step.
+    """
     n = sums.sizes_J.sum() - np.append(0, sums.sizes_J)
     variance = subbatch * _spread(n, sums.compressed)
     squared = _squared_mean if method == "paired" else _plugin
@@ -118,19 +122,19 @@ def estimate(sums: Sums, subbatch: int, cost_share: float, method: Method = "pai
 def excess(
     value: float, without_J: Sequence[float], least: float, least_without_J: Sequence[float]
 ) -> Interval:
-    """Of one cell's CA-MSE over another's of the same images."""
+    """Estimate the difference of two cells' CA-MSE on the same images."""
     values = np.array([value, *without_J]) - np.array([least, *least_without_J])
     return _interval(values)
 
 
 def _spread(n: Floats, norms: Norms) -> Floats:
-    """The variance of the n vectors."""
+    """Return the variance of the n vectors."""
     squares, of_sum = norms.with_all_and_without_each()
     return (squares - of_sum / n) / (n - 1)
 
 
 def _squared_mean(n: Floats, norms: Norms) -> Floats:
-    """||mean||^2 without bias: the mean product of two different vectors."""
+    """Return ||mean||^2 without bias: the mean product of two different vectors."""
     squares, of_sum = norms.with_all_and_without_each()
     return (of_sum - squares) / (n * (n - 1))
 
@@ -141,7 +145,7 @@ def _plugin(n: Floats, norms: Norms) -> Floats:
 
 
 def _interval(values: Floats) -> Interval:
-    """values: of all, then without each group."""
+    """Return the jackknife interval. values: of all groups, then without each group."""
     value, without_J = float(values[0]), values[1:]
     groups = len(without_J)
     error = np.sqrt((groups - 1) * np.square(without_J - without_J.mean()).mean())

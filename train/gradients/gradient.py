@@ -1,4 +1,4 @@
-"""The gradient of a method's loss on one batch, as one vector, with nothing else changing.
+"""The gradient of a method's loss on one batch, as one vector, without side effects.
 
 Shapes: D parameters, B rows of a bank, E projected width.
 """
@@ -19,12 +19,12 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 
 class Gradient:
-    """`gradient(views)` is gradient_D, float32, of the objective's loss, at `progress`.
+    """A function of views that returns gradient_D, float32, of the objective's loss at `progress`.
 
-    Of all parameters that are trained, or with the scope "backbone" of the encoder's alone. Batch
-    norms work as in training, with the statistics of the batch they see. But nothing moves: key
-    encoder and centre stay what they are, no block is left out (stochastic depth), and running
-    statistics are put back. The objective is taken over, and on a GPU its gradients are replayed.
+    scope: all trained parameters, or "backbone" for the encoder's alone. Batch norms use the
+    statistics of the batch, as in training. Nothing else changes: EMA encoder and centre stay
+    fixed, stochastic depth is off, and running statistics are restored. The objective belongs to
+    this object. On a GPU its gradients are replayed from a CUDA graph.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class Gradient:
         self._replays = Replays(self._compute, self.size, self.device) if on_gpu else None
 
     def __call__(self, views: Sequence[Tokens], bank: tuple[Tensor, ...] = ()) -> Tensor:
-        """bank: what `negatives` found in other batches; further negatives to every query."""
+        """Return the gradient. bank: results of `negatives` for other batches, further negatives
+        to every query."""
         return (self._replays or self._compute)(views, bank)
 
     def _compute(self, views: Sequence[Tokens], bank: tuple[Tensor, ...]) -> Tensor:
@@ -67,8 +68,10 @@ class Gradient:
 
     @torch.no_grad()
     def negatives(self, views: Sequence[Tokens]) -> tuple[Tensor, ...]:
-        """bank_BE for each term of the loss: what these images are to other images. Empty where a
-        method has no negatives."""
+        """Return bank_BE for each term of the loss: these images as negatives to others.
+
+        Empty for a method without negatives.
+        """
         with self._autocast():
             found = self._objective.negatives(*views)
         self._put_back()

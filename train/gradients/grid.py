@@ -1,4 +1,4 @@
-"""Which compressions an analysis compares, what they cost, and who computes which."""
+"""The compressions of an analysis, their costs, and their distribution over ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ class Item:
 def grid_of(
     config: TrainConfig, sides: Sequence[int] = (), drops: Sequence[float] = ()
 ) -> tuple[Compression, ...]:
-    """Every side with every drop. Without sides (drops) those of PATCH_SIDES (DROPS) that the run's
-    crops allow.
+    """Return every side with every drop.
 
-    UserError for a compression that leaves nothing of them.
+    Defaults are those of PATCH_SIDES and DROPS that the run's crops allow. Raise UserError for a
+    compression that keeps no patch.
     """
     fitting = fitting_sides(config.size)
     cells = [Compression(p, drop) for p, drop in product(sides or fitting, drops or DROPS)]
@@ -45,17 +45,18 @@ def grid_of(
 
 
 def cost_of(config: TrainConfig, cell: Compression) -> float:
-    """Units an image costs, by the rules of the run's method."""
+    """Return the units per image by the rules of the run's method."""
     return config.sample_cost(Stage(1.0, cell))
 
 
 def step_units(config: TrainConfig) -> float:
-    """What an uncompressed step of the run costs: the budget that variances are adjusted to."""
+    """Return the units of the run's uncompressed step: the budget that variances are adjusted
+    to."""
     return config.batch * cost_of(config, UNCOMPRESSED)
 
 
 def analysis_units(config: TrainConfig, cells: Sequence[Compression], images: int) -> float:
-    """What the cells cost at one share, with a baseline."""
+    """Return the units of the cells and a baseline at one share."""
     others = [cell for cell in cells if cell != UNCOMPRESSED]
     return images * sum(cost_of(config, cell) for cell in [UNCOMPRESSED, *others])
 
@@ -67,9 +68,9 @@ def items_of(
     rank: int = 0,
     world: int = 1,
 ) -> list[Item]:
-    """This rank's part: consecutive items that cost about as much as those of any other.
+    """Return this rank's consecutive items, at about the same cost as every other rank's.
 
-    A function of the arguments alone, so that ranks need not talk.
+    The result depends on the arguments alone, so that ranks need no communication.
     """
     items = [Item(share, cell) for share in shares for cell in cells]
     prices, total = list(costs) * len(shares), sum(costs) * len(shares)

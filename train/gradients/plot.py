@@ -1,5 +1,7 @@
-"""An analysis as the paper shows it: CA-MSE, squared bias and cost-adjusted variance as heat maps
-over patch side and drop, one column for each stage of training; PNG, and a page that stands alone.
+"""Heat maps of an analysis: CA-MSE, squared bias and cost-adjusted variance over patch side and
+drop.
+
+One column for each stage of training, as a PNG and as a page that stands alone.
 """
 
 import io
@@ -17,7 +19,7 @@ from matplotlib.patches import Rectangle
 from accelssl.errors import UserError
 from accelssl.files import refuse_existing
 from accelssl.train.gradients.choose import chosen_cells
-from accelssl.train.gradients.record import CellRecord, Record, StageRecord, read_record
+from accelssl.train.gradients.record import AnalysisRecord, CellRecord, StageRecord, read_record
 from accelssl.train.report import page
 from accelssl.train.report.figures import INK, MUTED
 
@@ -29,9 +31,9 @@ _DECADES = 4
 
 
 def plot(file: Path, out: Path | None = None, *, replaces: bool = False) -> list[Path]:
-    """Write OUT.png and OUT.html, OUT being the analysis's own name unless given; their paths.
+    """Write OUT.png and OUT.html and return their paths. OUT is the analysis's own name by default.
 
-    UserError where one of them is there already, unless it is to be replaced.
+    Raise UserError for files that exist, unless `replaces`.
     """
     record = read_record(file)
     stem = (out or file).with_suffix("")
@@ -50,8 +52,9 @@ def plot(file: Path, out: Path | None = None, *, replaces: bool = False) -> list
     return [png, html]
 
 
-def error_figure(record: Record) -> Figure:
-    """Rows: PANELS. Figures are divided by ||G||^2, where that is known at every stage."""
+def error_figure(record: AnalysisRecord) -> Figure:
+    """Draw a row for each of PANELS. Values are divided by ||G||^2 if it is above 0 at every
+    stage."""
     chosen = chosen_cells(record)
     sides = sorted({cell.cell.p for stage in record.stages for cell in stage.cells})
     drops = sorted({cell.cell.drop for stage in record.stages for cell in stage.cells})
@@ -75,16 +78,20 @@ def error_figure(record: Record) -> Figure:
     return figure
 
 
-def is_normalised(record: Record) -> bool:
-    """Whether ||G||^2 is known to be above 0 at every stage."""
+def is_normalised(record: AnalysisRecord) -> bool:
+    """Return true if ||G||^2 is above 0 at every stage."""
     cells = (cell for stage in record.stages for cell in stage.cells)
     return all(found is not None for cell in cells for found in cell.normalised.values())
 
 
 def _values(
-    record: Record, stage: StageRecord, name: str, sides: Sequence[int], drops: Sequence[float]
+    record: AnalysisRecord,
+    stage: StageRecord,
+    name: str,
+    sides: Sequence[int],
+    drops: Sequence[float],
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """One figure over drop and side; NaN where there is no such cell."""
+    """Return one figure over drop and side; NaN where there is no such cell."""
     found = np.full((len(drops), len(sides)), np.nan)
     for cell in stage.cells:
         place = drops.index(cell.cell.drop), sides.index(cell.cell.p)
@@ -94,13 +101,13 @@ def _values(
 
 def _value(cell: CellRecord, name: str, normalised: bool) -> float:
     interval = cell.normalised[name] if normalised else cell.raw[name]
-    assert interval is not None  # is_normalised has looked
+    assert interval is not None  # is_normalised has checked
     return interval.value * (cell.cost_share if name == "variance" else 1.0)
 
 
 def _norm(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Normalize:
-    """Colours by the logarithm; what is not above 0, as an unbiased estimate of 0 may be, or very
-    small, has the palest."""
+    """Return a logarithmic colour scale. Very small values and values up to 0 get the palest
+    colour."""
     positive = values[np.nan_to_num(values) > 0]
     if not len(positive):
         return Normalize(0.0, 1.0)
@@ -137,10 +144,10 @@ def _mark(axes: Axes, chosen: CellRecord, sides: Sequence[int], drops: Sequence[
     axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=_MARK, linewidth=2))
 
 
-def _page(record: Record, figure: Figure, name: str) -> str:
+def _page(record: AnalysisRecord, figure: Figure, name: str) -> str:
     facts = record.facts
     unit = "divided by ||G||\u00b2" if is_normalised(record) else "not divided by ||G||\u00b2"
-    figures = f"Figures are {unit}. Framed: what accelssl schedule takes."
+    figures = f"Figures are {unit}. A frame marks the choice of accelssl schedule."
     body = [
         page.title(f"Gradient error: {facts.get('algo')}, {facts.get('model')}"),
         page.paragraph(figures),

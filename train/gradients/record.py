@@ -1,4 +1,4 @@
-"""camse.json, what an analysis found; while it is at work, a folder with a file for each cell.
+"""camse.json, the result of an analysis, and the folder with a file for each cell until then.
 
 {"made": {"date": ..., "versions": {...}},
 "facts": {...}, "stages": [{"share": .25, "progress": .2501, "step": 1200, "weights": "1f3b...",
@@ -6,10 +6,9 @@
 "bias2": [...], "variance": [...], "normalised": {"ca_mse": [...], ...}, "without": [...]}, ...]},
 ...]}
 
-Intervals are [value, low, high]; "without" is the CA-MSE without each of the groups of images, for
-the interval of a difference (older analyses lack it); cost_share is what the variance is multiplied
-with in CA-MSE. A figure that makes no sense, such as one divided by a ||G||^2 that is not above 0,
-is null. No torch.
+Intervals are [value, low, high]. "without" is the CA-MSE without each group, for intervals of
+differences; older files lack it. CA-MSE multiplies the variance by cost_share. Undefined values,
+such as those divided by a ||G||^2 up to 0, are null. No torch.
 """
 
 import json
@@ -42,8 +41,8 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class CellRecord:
-    """Figures of one cell by name, raw and divided by ||G||^2 (None where that makes no sense).
-    without_J: the raw CA-MSE without each group of images; empty where that was not noted."""
+    """Figures of one cell by name, raw and divided by ||G||^2 (None if undefined). without_J:
+    the raw CA-MSE without each group of images; empty in old files."""
 
     cell: Compression
     cost: float
@@ -55,7 +54,7 @@ class CellRecord:
 
 @dataclass(frozen=True)
 class StageRecord:
-    """All cells at a share of the budget. weights: SHA-256 of the network's."""
+    """All cells at a share of the budget. weights: SHA-256 of the network's weights."""
 
     share: float
     weights: str
@@ -63,18 +62,19 @@ class StageRecord:
 
 
 @dataclass(frozen=True)
-class Record:
-    """made: when, and with which versions; nothing where that was not noted."""
+class AnalysisRecord:
+    """The content of camse.json. made: date and versions; empty in old files."""
 
     facts: Facts
     stages: tuple[StageRecord, ...]
     made: dict[str, Any] = field(default_factory=dict)
 
 
-class Parts:
-    """The folder of an analysis at work: OUT.parts, one file a cell and share, each whole.
+class CellFolder:
+    """The folder OUT.parts of an unfinished analysis, with one file for each cell and share.
 
-    Ranks and later calls of the same command find what is done; files of other facts are refused.
+    Ranks and later calls of the same command find the finished cells. Files of other facts are
+    refused.
     """
 
     def __init__(self, out: Path, facts: Facts) -> None:
@@ -82,7 +82,7 @@ class Parts:
         self.folder = out.with_name(f"{out.name}.parts")
 
     def prepare(self) -> None:
-        """Make the folder. UserError when that cannot be."""
+        """Make the folder. Raise UserError if that fails."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -93,22 +93,22 @@ class Parts:
     def is_done(self, item: Item) -> bool:
         path = self._path(item)
         if path.exists():
-            self._read(path)  # refuses what is of another analysis
+            self._read(path)  # refuses a cell of another analysis
             return True
         return False
 
     def write(self, item: Item, stage: dict[str, Any], cell: dict[str, Any]) -> None:
-        """stage: what is the same for all cells of the share."""
+        """Write one cell. stage: the values common to all cells of the share."""
         write_readable(self._path(item), {"facts": self._facts, "stage": stage, "cell": cell})
 
     def assemble(self, shares: Sequence[float], cells: Sequence[Compression]) -> bool:
-        """Write OUT and remove the folder, if every cell is there. Whoever is last does it."""
+        """Write OUT and remove the folder if every cell is there. The last rank succeeds."""
         paths = [[self._path(Item(share, cell)) for cell in cells] for share in shares]
         if not all(path.exists() for of_share in paths for path in of_share):
             return False
         try:
             read = [[self._read(path) for path in of_share] for of_share in paths]
-        except FileNotFoundError:  # another rank was last too, and is removing them
+        except FileNotFoundError:  # another rank is removing them too
             return True
         stages = []
         for parts in read:
@@ -137,13 +137,13 @@ class Parts:
 
 
 def made_now() -> dict[str, Any]:
-    """The date (UTC), and the versions of the packages that compute gradients."""
+    """Return the date (UTC) and the versions of the packages that compute gradients."""
     versions = {name: metadata.version(name) for name in ("accelssl", "torch", "timm")}
     return {"date": datetime.now(UTC).date().isoformat(), "versions": versions}
 
 
 def refuse_other_facts(path: Path, stored: Facts, given: Facts) -> None:
-    """UserError where a file or folder is of another analysis."""
+    """Raise UserError if a file or folder belongs to another analysis."""
     given = json.loads(json.dumps(given))
     differing = [name for name in stored | given if stored.get(name) != given.get(name)]
     if differing:
@@ -163,9 +163,9 @@ def measured_json(
     step_units: float,
     estimator: Method = "paired",
 ) -> dict[str, Any]:
-    """A cell of a run with `config` as cell_json has it, from its sums over sub-batches.
+    """Return a cell of a run as cell_json does, from its sums over sub-batches.
 
-    step_units: what the step costs that the variance is adjusted to.
+    step_units: cost of the step that the variance is adjusted to.
     """
     cost = cost_of(config, cell)
     found = estimate(sums, subbatch, cost / step_units, estimator)
@@ -173,7 +173,7 @@ def measured_json(
 
 
 def cell_json(cell: Compression, cost: float, cost_share: float, found: Estimate) -> dict[str, Any]:
-    """A cell as camse.json has it, and "norm2" beside."""
+    """Return a cell as in camse.json, with "norm2"."""
     return {
         "p": cell.p,
         "drop": cell.drop,
@@ -186,13 +186,13 @@ def cell_json(cell: Compression, cost: float, cost_share: float, found: Estimate
     }
 
 
-def read_record(path: Path) -> Record:
-    """UserError for a file that is no analysis."""
+def read_record(path: Path) -> AnalysisRecord:
+    """Read an analysis. Raise UserError for other files."""
     try:
         content = parsed(path.read_text())
         stages = tuple(map(stage_of, content["stages"]))
         _refuse_other_than_analysed(stages)
-        return Record(_facts_of(content), stages, content.get("made", {}))
+        return AnalysisRecord(_facts_of(content), stages, content.get("made", {}))
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(
             f"{path} is no gradient analysis ({_reason(error)}).",
@@ -207,7 +207,7 @@ def _reason(error: Exception) -> str:
 
 
 def _refuse_other_than_analysed(stages: Sequence[StageRecord]) -> None:
-    """ValueError where shares do not ascend within 0..1, or stages have other cells."""
+    """Raise ValueError if shares do not ascend within 0..1, or stages differ in their cells."""
     shares = [stage.share for stage in stages]
     if not shares or not all(a < b for a, b in pairwise([-1e-9, *shares, 1 + 1e-9])):
         raise ValueError(f"the shares of its stages are {shares}")
@@ -217,7 +217,8 @@ def _refuse_other_than_analysed(stages: Sequence[StageRecord]) -> None:
 
 
 def _facts_of(content: dict[str, Any]) -> Facts:
-    """ValueError, KeyError or TypeError where what a schedule needs is not there."""
+    """Read the facts that a schedule needs. Raise ValueError, KeyError or TypeError if they are
+    missing."""
     facts: Facts = content["facts"]
     if not isinstance(facts["algo"], str) or not isinstance(facts["batch"], int):
         raise TypeError("algo is no text, or batch no whole number")
@@ -227,7 +228,7 @@ def _facts_of(content: dict[str, Any]) -> Facts:
 
 
 def stage_of(stage: dict[str, Any]) -> StageRecord:
-    """Of its JSON. KeyError, TypeError or ValueError where it is none."""
+    """Read a stage from JSON. Raise KeyError, TypeError or ValueError for other content."""
     cells = tuple(map(_cell, stage["cells"]))
     return StageRecord(float(stage["share"]), str(stage["weights"]), cells)
 
@@ -263,14 +264,14 @@ def _rounded(value: float) -> float | None:
 
 
 def write_readable(path: Path, content: Any) -> None:
-    """JSON to read and to compare line by line, in one move."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")  # ranks may write the same
+    """Write JSON for reading and line-by-line comparison, atomically."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")  # ranks may write the same file
     with whole_file(path, partial) as file:
         file.write((readable(content) + "\n").encode())
 
 
 def readable(value: Any, depth: int = 0) -> str:
-    """JSON in which what is short, as a cell is, has one line."""
+    """Format JSON with short values, such as cells, on one line."""
     short = json.dumps(value, ensure_ascii=False)
     if (len(short) <= _LINE and depth) or not isinstance(value, dict | list):
         return short

@@ -1,7 +1,7 @@
-"""Gradients of an analysis on a GPU: for each shape of batch a CUDA graph, replayed.
+"""Gradients of an analysis on a GPU: one CUDA graph for each shape of batch.
 
-The networks of an analysis are small for the GPU, and a sub-batch is smaller than a training batch:
-launched kernel by kernel, a gradient takes the time of its launches, whatever it is compressed to.
+Networks and sub-batches of an analysis are small for a GPU. Without a graph, the launches of
+kernels would dominate at every compression.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -19,8 +19,8 @@ Compute = Callable[[Sequence[Tokens], Bank], Tensor]
 
 
 @dataclass(frozen=True)
-class _Captured:
-    """A gradient as a graph: it reads `views` and `bank`, always in the same places."""
+class CapturedGradient:
+    """A captured gradient that reads `views` and `bank` at fixed addresses."""
 
     graph: torch.cuda.CUDAGraph
     views: tuple[Tokens, ...]
@@ -28,17 +28,18 @@ class _Captured:
 
 
 class Replays:
-    """`replays(views, bank)` is compute(views, bank), D values on a GPU, computed by a graph.
+    """A function of (views, bank) that returns compute(views, bank), D values on a GPU, from a
+    graph.
 
-    The first batch of a shape runs as it is and warms up what must not happen while a graph is
-    captured. All graphs share the memory that they compute in, as only one is replayed at a time.
+    The first batch of a shape runs without a graph, to warm up. All graphs share one memory pool:
+    only one is replayed at a time.
     """
 
     def __init__(self, compute: Compute, size: int, device: torch.device) -> None:
         self._compute, self._stream = compute, training_stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._found_D = torch.empty(size, device=device)
-        self._captured: dict[Hashable, _Captured | None] = {}
+        self._captured: dict[Hashable, CapturedGradient | None] = {}
 
     def __call__(self, views: Sequence[Tokens], bank: Bank) -> Tensor:
         current = torch.cuda.current_stream(self._stream.device)
@@ -61,16 +62,16 @@ class Replays:
         captured.graph.replay()
         return self._found_D.clone()
 
-    def _capture(self, views: Sequence[Tokens], bank: Bank) -> _Captured:
+    def _capture(self, views: Sequence[Tokens], bank: Bank) -> CapturedGradient:
         static = places_like(views)
         static_bank = tuple(map(torch.empty_like, bank))
         graph = torch.cuda.CUDAGraph()
-        # Other threads decode and prepare batches on this device meanwhile.
+        # Other threads decode and prepare batches on this device at the same time.
         with torch.cuda.graph(
             graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
         ):
             self._found_D.copy_(self._compute(static, static_bank))
-        return _Captured(graph, static, static_bank)
+        return CapturedGradient(graph, static, static_bank)
 
 
 def _shape(views: Sequence[Tokens], bank: Bank) -> Hashable:

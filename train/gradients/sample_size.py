@@ -1,8 +1,8 @@
-"""How thorough an estimate within a run may be, for the share of the budget it may cost. No torch.
+"""The size of an estimate within a run, for its share of the budget. No torch.
 
-The images follow from the share. Where those are too few to tell anything, fewer compressions are
-compared: first without the sides 20 and 40, then also without the drops .25 and .9, where that
-leaves any beside the uncompressed one.
+The number of images follows from the share. If it is too small, fewer compressions are compared:
+first without sides 20 and 40, then also without drops .25 and .9, if other cells than the
+uncompressed one remain.
 """
 
 import math
@@ -17,7 +17,7 @@ from accelssl.train.config.config import TrainConfig
 from accelssl.train.gradients.grid import analysis_units, grid_of
 
 MOST_SAMPLES = 16_384
-"""The paper's number. More would be spent on little."""
+"""The paper's number. More images would add little."""
 FEWEST_SUBBATCHES = 8
 SUBBATCH = 64
 _SIDES, _DROPS = (20, 40), (0.25, 0.9)
@@ -25,7 +25,7 @@ _SIDES, _DROPS = (20, 40), (0.25, 0.9)
 
 @dataclass(frozen=True)
 class Size:
-    """Of one estimate: compressions, and sub-batches of `subbatch` images."""
+    """The size of one estimate: compressions, and sub-batches of `subbatch` images."""
 
     cells: tuple[Compression, ...]
     subbatch: int
@@ -37,10 +37,10 @@ class Size:
 
 
 def affordable(config: TrainConfig) -> Size:
-    """The most thorough estimate that a run with `auto` can pay for, the same at all its points.
+    """Return the largest estimate that a run with `auto` can pay for, the same at all its points.
 
-    UserError, with the budget that would do, where not even the smallest can be paid, and where
-    there is nothing to choose.
+    Raise UserError, with the budget needed, if even the smallest is too expensive, and if there is
+    nothing to choose from.
     """
     auto = config.auto or Auto()
     subbatch = min(SUBBATCH, config.batch)
@@ -65,8 +65,8 @@ def affordable(config: TrainConfig) -> Size:
 
 
 def _grids(config: TrainConfig) -> list[tuple[Compression, ...]]:
-    """From fine to coarse. All have the uncompressed cell, which the others are held against: an
-    estimate has to compute it anyway."""
+    """Return grids from fine to coarse. Each has the uncompressed cell, the baseline of all
+    estimates."""
     auto = config.auto or Auto()
     whole = grid_of(config, auto.patches, auto.drops)
     if UNCOMPRESSED not in whole:

@@ -1,4 +1,4 @@
-"""What `accelssl schedule` does, from an analysis to a file and what it buys. No torch."""
+"""The command `accelssl schedule`: from an analysis to a schedule file. No torch."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from accelssl.train.gradients.choose import (
     schedule_of,
     ties_of,
 )
-from accelssl.train.gradients.record import Record, read_record, write_readable
+from accelssl.train.gradients.record import AnalysisRecord, read_record, write_readable
 
 
 def plan_schedule(
@@ -24,9 +24,9 @@ def plan_schedule(
     between: str = "steps",
     replaces: bool = False,
 ) -> str:
-    """Write a schedule for `budget` units from an analysis; a table of its stages.
+    """Write a schedule for `budget` units from an analysis, and return a table of its stages.
 
-    UserError for what makes no sense, and when `out` exists and is not to be replaced.
+    Raise UserError for invalid options, and if `out` exists and `replaces` is false.
     """
     way = next((known for known in BETWEEN if known == between), None)
     if way is None:
@@ -49,10 +49,10 @@ def plan_schedule(
         ) from error
     lines = [
         f"at {stage.share:4.0%}  {cell.cell!s:10}  {len(ties_of(stage))} of {len(stage.cells)} "
-        "cannot be told from the best"
+        "statistically equal to the best"
         for stage, cell in zip(record.stages, chosen, strict=True)
     ]
-    lines += _says_nothing(record)
+    lines += _undecided(record)
     lines += [
         f"until {stage.until:6.1%}  {stage.compression!s:10}  {count:,} steps of {batch}"
         for stage, count in zip(schedule.stages, steps, strict=True)
@@ -60,8 +60,8 @@ def plan_schedule(
     return "\n".join([*lines, f"train with: --budget {budget} --schedule {out}"])
 
 
-def _says_nothing(record: Record) -> list[str]:
-    """A line about the stages where nothing was told apart, if there are any."""
+def _undecided(record: AnalysisRecord) -> list[str]:
+    """Return a line about the stages where all cells tie, if there are any."""
     shares = [
         f"{stage.share:.0%}"
         for stage in record.stages
@@ -70,6 +70,6 @@ def _says_nothing(record: Record) -> list[str]:
     if not shares:
         return []
     return [
-        f"at {', '.join(shares)} the analysis says nothing: no compression can be told from the "
-        "best. analyze-gradients with more --samples, and another --out, can tell more."
+        f"at {', '.join(shares)} all compressions are statistically equal to the best. Run "
+        "analyze-gradients with more --samples and another --out to separate them."
     ]

@@ -1,4 +1,4 @@
-"""What --batch auto does: it times steps of each stage before the run, which then has a number."""
+"""--batch auto: time steps of each stage before the run and choose the batch."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from accelssl.errors import UserError
+from accelssl.formats import ABSENT, aligned, quantity
 from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.draws.order import batches_per_epoch
 from accelssl.shards.shard_set import open_shards
@@ -28,12 +29,13 @@ from accelssl.train.ranks.distributed import Ranks
 FIRST = {"cuda": 64, "cpu": 8}
 """The smallest batch that is tried on a rank."""
 ENOUGH_S = {"cuda": 120.0, "cpu": 20.0}
-"""What the trials of a compression may take. A GPU compiles each size anew, for some seconds."""
+"""Longest time for the trials of a compression. A GPU compiles each size for some seconds."""
+HEADS = "stage", "compression", "tokens", "batch", "units/s", "memory", "limited by"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A compression of the schedule, the numbers of its stages from 1, and what was found of it."""
+    """The proposal for one compression of the schedule, with the numbers of its stages from 1."""
 
     stages: tuple[int, ...]
     compression: Compression
@@ -44,7 +46,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """The batch of a run, of all its ranks together, and what it was chosen by.
+    """The chosen batch of all ranks together, with the measurements behind it.
 
     proposals and trials count the images of one rank.
     """
@@ -58,7 +60,7 @@ class BatchChoice:
 
 
 def smallest_batch(world: int) -> int:
-    """What a configuration for `world` ranks can have until its batch is chosen."""
+    """Return a batch for configurations of `world` ranks until the real one is chosen."""
     return max(2, world)
 
 
@@ -68,11 +70,11 @@ def choose_batch(
     ranks: Ranks,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> BatchChoice:
-    """The batch for `config`, the same on all ranks: each measures its own share by itself.
+    """Choose the batch for `config`, the same on all ranks; each rank measures alone.
 
-    The largest that a stage proposes for its speed, of those that fit the memory in all stages.
-    `progress` hears what is measured next. UserError where there are too few images, or the first
-    batch that is tried does not fit.
+    The result is the largest proposal of a stage that fits the memory in all stages. `progress` is
+    called with the next measurement. Raise UserError if there are too few images, or the first
+    batch does not fit.
     """
     kind, ceiling = device.type, _ceiling(config, ranks)
 
@@ -94,7 +96,7 @@ def choose_batch(
         known = each.of_ranks[ranks.rank].fits(batch)
         if known is None and kind == "cuda":
             return trial(each.compression, batch).units_per_s is not None
-        return known is not False  # a CPU's is not measured
+        return known is not False  # not measured on a CPU
 
     def fits(batch: int) -> bool:
         return all(ranks.from_all(all(fits_here(each, batch) for each in measured)))
@@ -104,12 +106,12 @@ def choose_batch(
 
 
 def _ceiling(config: TrainConfig, ranks: Ranks) -> Ceiling:
-    """The images of a rank that the training set fills a batch with, and the budget pays for."""
+    """Return the largest batch of a rank that training set and budget allow."""
     images = len(open_shards(config.data).split("train"))
     batches_per_epoch(images, ranks.share(smallest_batch(ranks.world)), ranks.world)
     dearest = max(config.sample_cost(stage) for stage in config.schedule.stages)
     of_set, of_budget = images // ranks.world, int(config.budget / dearest) // ranks.world
-    if min(of_set, of_budget) < 2:  # on a rank by itself a batch norm cannot take one
+    if min(of_set, of_budget) < 2:  # a batch norm of a single rank cannot take one image
         of_ranks = f" on each of {ranks.world} ranks" if ranks.world > 1 else ""
         few = f"there are {images}" if of_set < 2 else f"--budget {config.budget:g} pays for fewer"
         raise UserError(
@@ -120,7 +122,7 @@ def _ceiling(config: TrainConfig, ranks: Ranks) -> Ceiling:
 
 
 def _compressions(schedule: Schedule) -> dict[Compression, tuple[int, ...]]:
-    """Each with the numbers of the stages that have it, in their order."""
+    """Return each compression with the numbers of its stages, in order."""
     found: dict[Compression, tuple[int, ...]] = {}
     for number, stage in enumerate(schedule.stages, 1):
         found[stage.compression] = (*found.get(stage.compression, ()), number)
@@ -133,3 +135,37 @@ def _nothing_fits(batch: int, compression: Compression, device: torch.device) ->
         f"{device}, of which the loader needs a part.",
         f"Give a --batch below {batch} a rank, or use a smaller --model or fewer tokens.",
     )
+
+
+def batch_text(choice: BatchChoice, config: TrainConfig) -> str:
+    """Return a table of each stage's proposal, the chosen batch, and the peak learning rate."""
+    rows = [list(HEADS), *(_row(each, choice.ranks) for each in choice.measured)]
+    shares = f", {choice.batch // choice.ranks} on each rank" if choice.ranks > 1 else ""
+    return "\n".join(
+        [
+            *aligned(rows),
+            f"--batch {choice.batch}{shares}: the largest proposed{_of_those(choice)}.",
+            "units/s are of steps alone, without data.",
+            f"Rates are for 256 images: the peak learning rate is {config.base_lr:g} x "
+            f"{choice.batch} / 256 = {config.peak_lr:.3g}.",
+        ]
+    )
+
+
+def _of_those(choice: BatchChoice) -> str:
+    is_known = any(each.proposal.memory_bytes is not None for each in choice.measured)
+    return " that fits the memory in all stages" if is_known else ""
+
+
+def _row(each: Measured, ranks: int) -> list[str]:
+    found = each.proposal
+    memory = ABSENT if found.memory_bytes is None else f"{found.memory_bytes / 2**30:.1f} GiB"
+    return [
+        ", ".join(map(str, each.stages)),
+        str(each.compression),
+        f"{each.tokens:,}",
+        f"{found.batch * ranks:,}",
+        quantity(found.units_per_s),
+        memory,
+        found.limit,
+    ]

@@ -1,6 +1,6 @@
-"""Which batches to try before a run, and which of them to take. No torch.
+"""The batches to try before a run, and the one to take. No torch.
 
-A batch is the images of one rank here; how long one takes is for a function to find out.
+A batch here is the images of one rank. The caller supplies the function that times it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,13 +11,13 @@ from accelssl.errors import UserError
 
 AUTO = "auto"
 GROWTH = 1.05
-"""Units per second that differ by less than this factor are as good as each other."""
+"""Units per second that differ by less than this factor count as equal."""
 
 Limit = Literal["speed", "memory", "images", "budget", "time"]
 
 
 def parse_batch(text: str | None) -> int | str | None:
-    """What --batch says: a number of images, AUTO, or None for the default. UserError for others.
+    """Parse --batch: a number of images, AUTO, or None for the default. Raise UserError for others.
 
     >>> parse_batch("512"), parse_batch("auto"), parse_batch(None)
     (512, 'auto', None)
@@ -35,10 +35,9 @@ def parse_batch(text: str | None) -> int | str | None:
 
 @dataclass(frozen=True)
 class Trial:
-    """A batch that was tried for took_s, of which compiling is a part.
+    """A tried batch. took_s includes compilation.
 
-    units_per_s: None where it does not fit the memory. memory_bytes: None on a CPU, and where it
-    could not be had.
+    units_per_s: None if the batch does not fit. memory_bytes: None on a CPU, and if unknown.
     """
 
     batch: int
@@ -52,7 +51,7 @@ Measure = Callable[[int], Trial]
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The largest batch that makes sense, and what forbids others."""
+    """The largest sensible batch, and the reason of the limit."""
 
     batch: int
     limit: Limit
@@ -60,14 +59,15 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Trials:
-    """One stage on one rank: batches that double, and what forbids the next."""
+    """The trials of one stage on one rank: doubling batches, and the reason to stop."""
 
     tried: tuple[Trial, ...]
     limit: Limit
 
     @property
     def proposed(self) -> int | None:
-        """The smallest batch that is as fast as the fastest; None if the first does not fit."""
+        """Return the smallest batch that is as fast as the fastest, or None if the first does
+        not fit."""
         rates = {t.batch: t.units_per_s for t in self.tried if t.units_per_s is not None}
         enough = max(rates.values(), default=0.0) / GROWTH
         return next((batch for batch, rate in rates.items() if rate > enough), None)
@@ -76,7 +76,7 @@ class Trials:
         return next(trial for trial in self.tried if trial.batch == batch)
 
     def fits(self, batch: int) -> bool | None:
-        """Whether it fits the memory, None if that is not known: it was not tried."""
+        """Return true if the batch fits the memory, None if it was not tried."""
         for trial in self.tried:
             if trial.batch == batch or (trial.units_per_s is None and trial.batch < batch):
                 return trial.units_per_s is not None
@@ -84,10 +84,11 @@ class Trials:
 
 
 def try_batches(measure: Measure, first: int, ceiling: Ceiling, enough_s: float) -> Trials:
-    """Try `first` and its doubles until speed stops growing, memory or time runs out, or at the
-    ceiling. With a ceiling below `first`, begin with the largest power of two under it.
+    """Try `first` and its doubles until speed stops growing, memory or time runs out, or the
+    ceiling is reached.
 
-    After enough_s no other is tried, but two at the least.
+    With a ceiling below `first`, begin with the largest power of two under it. After enough_s no
+    other batch is tried, but at least two are.
     """
     batch = min(first, 1 << (ceiling.batch.bit_length() - 1))
     tried: list[Trial] = []
@@ -112,10 +113,10 @@ def _limit(trial: Trial, before: float | None, ceiling: Ceiling) -> Limit | None
 
 @dataclass(frozen=True)
 class Proposal:
-    """Of a stage for all ranks: each takes `batch` images, which is the smallest of theirs.
+    """The batch that a stage proposes for each rank: the smallest over ranks.
 
-    units_per_s: of all ranks together, not talking to each other; memory_bytes: of the rank that
-    needs the most.
+    units_per_s: of all ranks together, without communication. memory_bytes: of the rank that needs
+    the most.
     """
 
     batch: int
@@ -125,13 +126,16 @@ class Proposal:
 
 
 def agree(of_ranks: Sequence[Trials]) -> Proposal | None:
-    """What the ranks propose for a stage; None if its first batch does not fit one of them."""
+    """Combine the ranks' proposals for a stage. Return None if the first batch does not fit a
+    rank."""
     proposed = [trials.proposed for trials in of_ranks]
     known = [batch for batch in proposed if batch is not None]
     if len(known) < len(proposed):
         return None
     batch = min(known)
-    there = [trials.at(batch) for trials in of_ranks]  # all began alike, and went that far
+    there = [
+        trials.at(batch) for trials in of_ranks
+    ]  # all ranks began with the same batch and tried this one
     memory = [trial.memory_bytes for trial in there if trial.memory_bytes is not None]
     return Proposal(
         batch,
@@ -142,9 +146,9 @@ def agree(of_ranks: Sequence[Trials]) -> Proposal | None:
 
 
 def largest_fitting(proposals: Iterable[Proposal], fits: Callable[[int], bool]) -> int:
-    """The largest batch proposed that fits all stages, as `fits` finds out.
+    """Return the largest proposed batch that fits all stages by `fits`.
 
-    The smallest is not asked for: each stage has been tried with it.
+    The smallest is not checked: each stage has been tried with it.
     """
     *larger, smallest = sorted({proposal.batch for proposal in proposals}, reverse=True)
     return next((batch for batch in larger if fits(batch)), smallest)

@@ -1,4 +1,4 @@
-"""How fast a step with some batch is on this machine, and whether it fits the memory."""
+"""Time a step with a batch on this machine, and check that it fits the memory."""
 
 import gc
 import time
@@ -21,14 +21,14 @@ from accelssl.train.plan.probe_speed import (
 )
 
 SPARE = 0.1
-"""The share of a GPU's memory that is left to the loader, and to what ranks tell each other."""
+"""Share of a GPU's memory reserved for the loader and for communication between ranks."""
 
 
 def try_batch(config: TrainConfig, stage: Stage, batch: int, device: torch.device) -> Trial:
-    """Train for some seconds with `batch` images on this rank, which talks to no other meanwhile.
+    """Train for some seconds with `batch` images on this rank, without communication.
 
-    With a network of its own at learning rate 0, which is gone afterwards: memory, compiled code
-    and the step's CUDA graph with it. What does not fit leaves SPARE of the memory or fails.
+    A separate network with learning rate 0 is used. Its memory, compiled code and CUDA graph are
+    freed afterwards. A batch does not fit if it fails or leaves less than SPARE of the memory.
     """
     began_s = time.perf_counter()
     rate, memory_bytes = None, None
@@ -40,21 +40,21 @@ def try_batch(config: TrainConfig, stage: Stage, batch: int, device: torch.devic
         if not is_out_of_memory(error):
             raise
     finally:
-        _free(device)  # not before: the exception held what its frames did
+        _free(device)  # here, because the exception kept the tensors of its frames alive
     return Trial(batch, rate, memory_bytes, time.perf_counter() - began_s)
 
 
 def _measured(
     config: TrainConfig, stage: Stage, batch: int, device: torch.device
 ) -> tuple[float | None, int | None]:
-    """Seconds of a step, None if it takes too much memory; and the memory."""
+    """Return the seconds of a step (None if it takes too much memory) and the memory."""
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     step = partial(new_step(config, device), synthetic_batch(config, stage, batch, device), 0.0)
     step()
     wait_for(device)
-    if not _is_spared(device):  # to capture it would fail in the midst of that
+    if not _is_spared(device):  # capturing it would fail half-way
         return None, _memory_bytes(device)
     step_s = seconds_a_call(step, (GPU_WARM_UP if on_gpu else CPU_WARM_UP) - 1, device)
     return (step_s if _is_spared(device) else None), _memory_bytes(device)
@@ -69,7 +69,8 @@ def _is_spared(device: torch.device) -> bool:
 
 
 def _memory_bytes(device: torch.device) -> int | None:
-    """Torch's peak since the last reset, and all that is held outside of it. None for a CPU."""
+    """Return torch's peak since the last reset plus all memory held outside of torch; None on a
+    CPU."""
     if device.type != "cuda":
         return None
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)

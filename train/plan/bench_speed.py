@@ -1,4 +1,4 @@
-"""How fast a run would be on the machine that a saved bench-throughput was measured on."""
+"""Speed of a run on another machine, from its saved bench-throughput."""
 
 import math
 from collections.abc import Sequence
@@ -23,13 +23,12 @@ REMEDY = "Name the .json that accelssl bench-throughput --out writes."
 
 
 def bench_speed(path: Path, config: TrainConfig, step_flops: Sequence[float], gpus: int) -> Speed:
-    """Seconds of each stage's steps from those of SimCLR in a bench-throughput's JSON.
+    """Estimate the seconds of each stage's steps from those of SimCLR in a bench-throughput file.
 
-    step_flops: of a batch, by stage. A stage takes as long as its operations at the rate of
-    operations that was measured with the same model, at the same compression or the one nearest in
-    tokens; with the loader where that was measured, else alone. The operations of what was measured
-    are counted now: the file may be older than the count. UserError for a file that is none, or has
-    no steps of the model.
+    step_flops: of a batch, by stage. A stage runs at the measured rate of operations of the same
+    model, at the same compression or the nearest in tokens; with the loader if measured, else
+    alone. Operations are counted again, because the file may be older than the formula. Raise
+    UserError for another file, or one without steps of the model.
     """
     bench = _read(path)
     rows = [row for row in bench["rows"] if row["model"] == config.model]
@@ -86,7 +85,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _simclr_shape(model: str) -> ModelShape:
-    """Of what bench-throughput trains: the recipe with its head."""
+    """Return the shape of the network that bench-throughput trains: the recipe with its head."""
     config = recipes.simclr(model, "", math.inf, constant(UNCOMPRESSED))
     with torch.device("meta"):
         return ModelShape.of(build(config))
@@ -103,7 +102,8 @@ def _nearest(rows: Sequence[dict[str, Any]], config: TrainConfig, stage: Stage) 
 
 
 def _loader_rate(sources: Sequence[dict[str, Any]], gpus: int) -> float | None:
-    """Of loaders alone with warm files, one for each GPU; the slowest compression's."""
+    """Return the rate of the loaders alone with cached files, one for each GPU, at the slowest
+    compression."""
     rates = [
         gpus * source["images"] / source["time"]["median_s"]
         for source in sources

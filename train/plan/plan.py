@@ -1,8 +1,8 @@
-"""What a run will be: steps, images, epochs, units, operations and seconds of each stage. No torch.
+"""Forecast of a run: steps, images, epochs, units, operations and seconds of each stage. No torch.
 
-A stage that ends at a share of the budget has, of two stages alike in share, fewer steps the more
-an image costs: N = sum over stages of B_s / (batch C_s). Were shares meant of the steps, there
-would be N = B / (batch mean C), fewer in all. Runs here are of the first kind; the second is told.
+Stages end at shares of the budget: N = sum over stages of B_s / (batch C_s). If they ended at
+shares of the steps, N = B / (batch mean C) would be smaller. Runs use shares of the budget; the
+plan reports both.
 """
 
 import math
@@ -20,15 +20,15 @@ EQUIVALENT_SIZE = 224
 
 
 IN_TURN = (
-    "on a CPU steps and data take turns, so s/step is the time of both, and what is needed and "
-    "given are their rates by themselves"
+    "on a CPU steps and data loading alternate: s/step is the time of both, and the image rates "
+    "are of each alone"
 )
 
 
 @dataclass(frozen=True)
 class StageSpeed:
-    """Seconds of a step without its data, and the images a second that the loader gives by itself;
-    both of all GPUs together."""
+    """Seconds of a step without data, and the loader's images per second alone, of all GPUs
+    together."""
 
     step_s: float
     loader_images_per_s: float | None
@@ -36,9 +36,9 @@ class StageSpeed:
 
 @dataclass(frozen=True)
 class Speed:
-    """A StageSpeed for each stage of a schedule, and what is assumed in them.
+    """A StageSpeed for each stage of a schedule, with the assumptions.
 
-    loads_meanwhile: whether data is made while steps run, as on a GPU; else it takes its own time.
+    loads_meanwhile: true if data is prepared during steps, as on a GPU; else the times add.
     """
 
     stages: tuple[StageSpeed, ...]
@@ -46,7 +46,7 @@ class Speed:
     assumptions: tuple[str, ...]
 
     def seconds(self, stage: int, batch: int) -> float:
-        """Of a step of that stage, with its data."""
+        """Return the seconds of a step of that stage, with its data."""
         speed = self.stages[stage]
         data_s = batch / speed.loader_images_per_s if speed.loader_images_per_s else 0.0
         return max(speed.step_s, data_s) if self.loads_meanwhile else speed.step_s + data_s
@@ -54,7 +54,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage. needed_images_per_s: what the loader has to give so that steps never wait."""
+    """The forecast of one stage. needed_images_per_s: the loader rate at which steps never wait."""
 
     until: float
     p: int
@@ -72,14 +72,15 @@ class StagePlan:
 
     @property
     def waits_for_data(self) -> bool:
-        """Whether the loader gives less than is needed."""
+        """Return true if the loader is slower than needed."""
         given = self.loader_images_per_s
         return given is not None and given < self.needed_images_per_s
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A run that was not trained yet. steps_by_iterations: were `until` a share of the steps."""
+class RunPlan:
+    """The forecast of a run. steps_by_iterations: the steps if `until` were a share of the
+    steps."""
 
     budget: float
     batch: int
@@ -120,8 +121,8 @@ def plan_run(
     gpus: int,
     image_flops: Sequence[float],
     speed: Speed,
-) -> Plan:
-    """The plan of `config` on a set of set_images; image_flops: of an image in each stage."""
+) -> RunPlan:
+    """Plan `config` on a set of set_images. image_flops: operations per image in each stage."""
     stages, batch = config.schedule.stages, config.batch
     costs = [config.sample_cost(stage) for stage in stages]
     steps = steps_bought(
@@ -149,7 +150,7 @@ def plan_run(
         )
     knows_loader = any(each.loader_images_per_s for each in speed.stages)
     in_turn = (IN_TURN,) if knows_loader and not speed.loads_meanwhile else ()
-    return Plan(
+    return RunPlan(
         budget=config.budget,
         batch=batch,
         set_images=set_images,
@@ -161,7 +162,7 @@ def plan_run(
 
 
 def steps_by_iterations(config: TrainConfig) -> int:
-    """N = B / (batch mean C), rounded up: stages ending at shares of the steps."""
+    """Return N = B / (batch mean C), rounded up: stages that end at shares of the steps."""
     mean_cost = sum(
         share * config.sample_cost(stage)
         for share, stage in zip(_shares(config), config.schedule.stages, strict=True)
@@ -170,15 +171,16 @@ def steps_by_iterations(config: TrainConfig) -> int:
 
 
 def check_hours(hours: float) -> None:
-    """UserError for hours that are none."""
+    """Raise UserError unless `hours` is positive and finite."""
     if not 0 < hours < math.inf:
         raise UserError(f"--hours {hours:g} makes no sense.", "Use a value above 0.")
 
 
 def budget_in(hours: float, config: TrainConfig, speed: Speed) -> float:
-    """The units that `hours` are enough for, to three digits, rounded down.
+    """Return the units that fit into `hours`, to three digits, rounded down.
 
-    Whatever budget `config` has. UserError for hours that are none or do not pay for one step.
+    The budget of `config` is ignored. Raise UserError for hours that are invalid or too short for
+    one step.
     """
     check_hours(hours)
     stages, batch = config.schedule.stages, config.batch
@@ -192,7 +194,7 @@ def budget_in(hours: float, config: TrainConfig, speed: Speed) -> float:
     if units < max(costs):
         dearest_s = spare_s + max(costs) * unit_s
         raise UserError(
-            f"--hours {hours:g} buys nothing: a run of one step of the dearest stage takes "
+            f"--hours {hours:g} is too short: one step of the most expensive stage takes "
             f"{duration(dearest_s)}.",
             f"Use --hours {dearest_s / 3600 * 1.1:.2g} or more, or a smaller --batch.",
         )
@@ -201,8 +203,11 @@ def budget_in(hours: float, config: TrainConfig, speed: Speed) -> float:
 
 
 def equivalent_budget(epochs: float, set_images: int, config: TrainConfig) -> float:
-    """The units of that many uncompressed epochs of 224 px crops, as the paper counts its budgets:
-    4 an image with MoCo-v3. UserError for no epochs."""
+    """Return the units of `epochs` uncompressed epochs of 224 px crops, as the paper counts
+    budgets.
+
+    MoCo-v3 costs 4 units per image. Raise UserError for invalid epochs.
+    """
     if not 0 < epochs < math.inf:
         raise UserError(f"--epochs-equivalent {epochs:g} makes no sense.", "Use a value above 0.")
     method = replace(config.method, size=EQUIVALENT_SIZE)
@@ -211,6 +216,6 @@ def equivalent_budget(epochs: float, set_images: int, config: TrainConfig) -> fl
 
 
 def _shares(config: TrainConfig) -> list[float]:
-    """Of the budget, by stage."""
+    """Return the share of the budget of each stage."""
     ends = [0.0, *(stage.until for stage in config.schedule.stages)]
     return [b - a for a, b in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""What `accelssl plan` does, from options to text."""
+"""The command `accelssl plan`: from options to text."""
 
 import os
 import shlex
@@ -30,15 +30,15 @@ from accelssl.train.plan.probe_speed import probe_speed
 from accelssl.train.precision import pick_precision
 from accelssl.train.ranks.distributed import Ranks
 
-# The budget until the real one is known.
+# A placeholder until the budget is computed.
 ENDLESS = 1e15
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The run to plan, as `accelssl train` would be asked for it; options: fields of TrainConfig.
+    """The options of a run to plan, as for `accelssl train`; options: fields of TrainConfig.
 
-    How much it is to spend: at most one of budget, hours and epochs; none where a recipe says it.
+    At most one of budget, hours and epochs is given; none if a recipe has the budget.
     """
 
     data: str | None
@@ -52,7 +52,7 @@ class Asked:
     epochs: float | None = None
 
     def config(self) -> TrainConfig:
-        """Its configuration, with a budget without end where that is to be found out."""
+        """Return the configuration, with an infinite budget if the budget is to be found."""
         is_open = self.hours is not None or self.epochs is not None
         units = parse_units(self.budget) if self.budget is not None else None
         _refuse_to_choose(self.compression)
@@ -69,7 +69,7 @@ class Asked:
         )
 
     def command(self, budget: float, gpus: int) -> str:
-        """The command line that trains it: the options as they were given."""
+        """Return the command line that trains the run, with the options as given."""
         is_open = self.hours is not None or self.epochs is not None
         patch, drop, schedule = self.compression
         given: dict[str, Any] = {
@@ -95,7 +95,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Where:
-    """What runs it: `gpus` None is the one device there is. bench: speeds of another machine."""
+    """The machine of the run. gpus: None is the one available device. bench: measurements of
+    another machine."""
 
     device: str = "auto"
     gpus: int | None = None
@@ -111,10 +112,11 @@ def plan_command(
     as_json: bool = False,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> str:
-    """The plan as text, or JSON, with the command that carries it out.
+    """Return the plan as text or JSON, with the command that trains it.
 
-    UserError for what `accelssl train` would refuse, for two ways of saying how much, for hours or
-    a budget that buy nothing, for GPUs where there is none and nothing was measured elsewhere.
+    Raise UserError for options that `accelssl train` refuses, for more than one of budget, hours
+    and epochs, for a budget too small for one step, and for GPUs that are neither there nor
+    measured.
     """
     _refuse_two_ways(asked)
     _refuse_auto_batch(asked)
@@ -148,12 +150,12 @@ def _refuse_two_ways(asked: Asked) -> None:
 
 
 def _refuse_to_choose(compression: Compressing) -> None:
-    """UserError for --schedule auto, whose stages are known to nobody yet."""
+    """Raise UserError for --schedule auto: its stages are unknown before the run."""
     if compression[2] == AUTO_SCHEDULE:
         raise UserError(
-            "A run with --schedule auto chooses its compressions while it trains: what it will "
-            "cost is not known before.",
-            "Plan it with --patch 16 --drop 0, which is the dearest that it can choose.",
+            "A run with --schedule auto chooses its compressions during training: its cost is "
+            "unknown before.",
+            "Plan with --patch 16 --drop 0, the most expensive compression.",
         )
 
 
@@ -166,7 +168,7 @@ def _refuse_auto_batch(asked: Asked) -> None:
 
 
 def _gpus(where: Where) -> int:
-    """How many devices the run is planned for. UserError where there is none to be measured."""
+    """Return the number of devices to plan for. Raise UserError if there is none to measure."""
     if where.gpus is None:
         return 1
     if where.gpus < 1:

@@ -1,4 +1,4 @@
-"""What `accelssl plan` prints: a table of stages, what is assumed, and the command to train."""
+"""The output of `accelssl plan`: a table of stages, the assumptions, and the command to train."""
 
 import json
 from dataclasses import asdict
@@ -8,7 +8,7 @@ from accelssl.formats import ABSENT, aligned, duration, quantity
 from accelssl.train.config.budget import fewer_epochs, format_units
 from accelssl.train.config.compression_options import another_method
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.plan.plan import Plan, StagePlan
+from accelssl.train.plan.plan import RunPlan, StagePlan
 
 HEADS = (
     "stage", "until", "steps", "images", "epochs", "units", "PFLOP", "s/step", "time",
@@ -16,8 +16,8 @@ HEADS = (
 )  # fmt: skip
 
 
-def plan_json(plan: Plan, config: TrainConfig, command: str) -> str:
-    """For programs; times in seconds, `flops` in operations."""
+def plan_json(plan: RunPlan, config: TrainConfig, command: str) -> str:
+    """Return the plan as JSON; times in seconds, `flops` in operations."""
     stages = [asdict(s) | {"waits_for_data": s.waits_for_data} for s in plan.stages]
     totals: dict[str, Any] = {
         name: getattr(plan, name)
@@ -27,8 +27,8 @@ def plan_json(plan: Plan, config: TrainConfig, command: str) -> str:
     return json.dumps(content | {"config": config.to_json()}, indent=1)
 
 
-def plan_text(plan: Plan, config: TrainConfig, command: str) -> str:
-    """For people."""
+def plan_text(plan: RunPlan, config: TrainConfig, command: str) -> str:
+    """Return the plan as text."""
     rows = [list(HEADS), *(_row(stage) for stage in plan.stages)]
     if len(plan.stages) > 1:
         rows.append(_total(plan))
@@ -50,25 +50,27 @@ def plan_text(plan: Plan, config: TrainConfig, command: str) -> str:
     )
 
 
-def _notes(plan: Plan) -> list[str]:
+def _notes(plan: RunPlan) -> list[str]:
     notes = []
     if len(plan.stages) > 1:
         notes.append(
-            f"Stages end at shares of the budget. Ending at shares of the steps there would be "
-            f"{plan.steps_by_iterations:,} steps."
+            "Stages end at shares of the budget. If they ended at shares of the steps, there would "
+            f"be {plan.steps_by_iterations:,} steps."
         )
     slow = [stage for stage in plan.stages if stage.waits_for_data]
     notes += [
-        f"Steps of {_name(stage)} will wait for data: the loader gives "
+        f"Steps of {_name(stage)} will wait for data: the loader delivers "
         f"{quantity(stage.loader_images_per_s)} of {quantity(stage.needed_images_per_s)} images/s."
         for stage in slow
     ]
     if slow:
-        notes.append("accelssl bench-throughput --shards SHARDS finds what limits the loader.")
+        notes.append(
+            "Run accelssl bench-throughput --shards SHARDS to see the bottleneck of the loader."
+        )
     if advice := fewer_epochs(plan.budget, plan.epochs):
         notes.append(f"Every image is shown {plan.epochs:,.0f} times. {advice}")
     notes += [f"Assumed: {assumption}." for assumption in plan.assumptions]
-    notes.append("Time is training alone: starting, compiling and evaluating come on top.")
+    notes.append("Times exclude start-up, compilation and evaluation.")
     return notes
 
 
@@ -88,7 +90,7 @@ def _row(stage: StagePlan) -> list[str]:
     ]
 
 
-def _total(plan: Plan) -> list[str]:
+def _total(plan: RunPlan) -> list[str]:
     return [
         "all",
         "",

@@ -1,4 +1,4 @@
-"""How fast this machine would train: a few steps of each stage, and the loader by itself.
+"""Speed of this machine: a few steps of each stage, and the loader alone.
 
 Shapes: N images on this rank, L kept patches.
 """
@@ -30,7 +30,7 @@ from accelssl.train.step import Step
 GPU_WARM_UP, CPU_WARM_UP = 3, 1
 MIN_CALLS, MAX_CALLS, ENOUGH_S = 2, 50, 3.0
 SCALING = 0.945
-"""Of each of several GPUs: two gave 1.89 times the rate of one
+"""Rate of each of several GPUs, relative to one alone: two gave 1.89 times the rate of one
 (benchmarks/results/live_pipeline_log_202611.md)."""
 
 
@@ -41,9 +41,10 @@ def probe_speed(
     gpus: int,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> Speed:
-    """Measure one rank of `gpus` on `device` and scale. `progress` hears what is measured next.
+    """Measure one rank of `gpus` on `device` and scale. `progress` is called with the next
+    measurement.
 
-    Weights and shards stay as they are. UserError when a step does not fit the device's memory.
+    Weights and shards stay unchanged. Raise UserError when a step does not fit the device's memory.
     """
     ranks = Ranks(world=gpus)
     progress("the loader")
@@ -72,14 +73,14 @@ def probe_speed(
 
 
 def scaling_assumption(gpus: int) -> str:
-    """What is assumed of several GPUs, in words."""
+    """Return the assumption about several GPUs in words."""
     return (
         f"{gpus} GPUs, each with its share of the batch, give {gpus * SCALING:.2f} times one's rate"
     )
 
 
 def new_step(config: TrainConfig, device: torch.device) -> Step:
-    """A step of the run's method, its weights and optimiser as they are at the start."""
+    """Return a step of the run's method with initial weights and optimiser."""
     objective = build(config).to(device)
     optimizer = adamw(
         objective,
@@ -92,7 +93,7 @@ def new_step(config: TrainConfig, device: torch.device) -> Step:
 
 
 def synthetic_batch(config: TrainConfig, stage: Stage, images: int, device: torch.device) -> Batch:
-    """What the loader would give for a step in `stage`, but normal values for tokens."""
+    """Return a batch like the loader's for `stage`, with normally distributed tokens."""
     views, samples_N = run_views(config), np.arange(images)
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     tokens = []
@@ -109,7 +110,7 @@ def synthetic_batch(config: TrainConfig, stage: Stage, images: int, device: torc
 def _step_seconds(
     config: TrainConfig, device: torch.device, images: int, progress: Callable[[str], None]
 ) -> list[float]:
-    """Of a step on one rank, by stage. At learning rate 0: the work is the same."""
+    """Return the seconds of a step on one rank, by stage, at learning rate 0."""
     step = new_step(config, device)
     seconds = []
     for stage in config.schedule.stages:
@@ -127,7 +128,7 @@ def _step_seconds(
 def _loader_seconds(
     config: TrainConfig, shards: ShardSet, device: torch.device, ranks: Ranks
 ) -> list[float]:
-    """Of a batch on one rank, by stage; batches that were decoded ahead are let pass first."""
+    """Return the seconds of a batch on one rank, by stage, after the batches decoded ahead."""
     options = loader_options(config, device, ranks)
     loader = Loader(shards.split("train"), run_views(config), options)
     try:
@@ -142,7 +143,7 @@ def _loader_seconds(
 
 
 def seconds_a_call(call: Callable[[], object], warm_up: int, device: torch.device) -> float:
-    """The mean of calls for some ENOUGH_S seconds, after `warm_up` others."""
+    """Return the mean time of calls during about ENOUGH_S seconds, after `warm_up` calls."""
     for _ in range(warm_up):
         call()
     wait_for(device)
@@ -155,7 +156,7 @@ def seconds_a_call(call: Callable[[], object], warm_up: int, device: torch.devic
 
 
 def wait_for(device: torch.device) -> None:
-    """Until all that was launched is done."""
+    """Wait until the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

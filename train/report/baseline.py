@@ -1,4 +1,4 @@
-"""How fast the uncompressed run would be on this machine: what a realised speed-up is against."""
+"""Speed of uncompressed training on this machine, the reference of the realised speed-up."""
 
 import json
 import time
@@ -13,14 +13,13 @@ from accelssl.train.loop import step_of
 from accelssl.train.out_of_memory import is_out_of_memory
 from accelssl.train.session import Session, loader_options, run_views
 
-# Warming up takes three on a GPU: one compiles, one captures, one fills the loader's queue again.
+# Three warm-up steps on a GPU: one compiles, one captures, one refills the loader's queue.
 GPU_WARM_UP, CPU_WARM_UP = 3, 1
 MIN_STEPS, MAX_STEPS, ENOUGH_S = 2, 50, 10.0
 
 
 def wants_baseline(session: Session) -> bool:
-    """Whether there is one to measure: the crop has a 16-pixel grid, and the run had no
-    uncompressed stage itself."""
+    """Return true if the run had no uncompressed stage and its crops have a 16 px grid."""
     known = any(stage.compression == UNCOMPRESSED for stage in session.schedule.stages)
     return not known and session.config.size % UNCOMPRESSED.p == 0
 
@@ -28,9 +27,8 @@ def wants_baseline(session: Session) -> bool:
 def measure_baseline(session: Session, run: Path) -> None:
     """Time uncompressed steps of the live pipeline and append their rate to the log.
 
-    Call it when the run is over and saved: the steps change the weights in memory. Where none is
-    wanted or the uncompressed batch does not fit the device's memory, nothing is measured or
-    written.
+    Call after the run is saved: the steps change the weights in memory. Nothing is measured if no
+    baseline is wanted or the uncompressed batch does not fit into memory.
     """
     if not wants_baseline(session):
         return

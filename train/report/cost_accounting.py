@@ -1,8 +1,7 @@
-"""What a run spent, in three ledgers: the paper's units, operations, seconds.
+"""Cost of a run in three measures: the paper's units, operations, seconds.
 
-A unit stands for tokens alone. It is worth less or more of a machine where what it leaves out
-(attention between all tokens, heads, data, gaps) weighs more or less; so the ledgers are held
-against each other.
+A unit counts tokens only. Attention between all tokens, heads, data and idle time change its real
+cost. The three measures are therefore compared.
 """
 
 import math
@@ -24,22 +23,22 @@ HEADS = ("stage", "images", "units", "PFLOP", "training time", "time a unit", "F
 
 @dataclass(frozen=True)
 class Price:
-    """What a unit costs in seconds and in operations; NaN where not known.
+    """The cost of a unit in seconds and in operations; NaN if unknown.
 
-    The seconds leave out start-up: how long compiling takes says nothing of units. They are known
-    where enough steps are left.
+    The seconds exclude start-up, because compilation is independent of units. They need enough
+    remaining steps.
     """
 
     unit_s: float
     unit_flops: float
 
     def against(self, other: "Price") -> "Price":
-        """As ratios."""
+        """Return the ratios to another price."""
         return Price(self.unit_s / other.unit_s, self.unit_flops / other.unit_flops)
 
 
 def price(stage: StageRun) -> Price | None:
-    """None where no unit was spent."""
+    """Return the price of a stage, or None if it spent no units."""
     if stage.spent <= 0:
         return None
     unit_s = stage.steady_s / stage.steady_spent if stage.is_steady else math.nan
@@ -49,8 +48,8 @@ def price(stage: StageRun) -> Price | None:
 def reference(
     stages: tuple[StageRun, ...], plain: Uncompressed
 ) -> tuple[str, Price] | tuple[None, None]:
-    """What units are priced against: uncompressed training where it was measured, else the stage
-    whose images are the dearest."""
+    """Return the price to compare with: uncompressed training if measured, else the most
+    expensive stage."""
     if plain.sample_cost and plain.steady_images_per_s:
         flops = math.nan if plain.image_flops is None else plain.image_flops
         unit_s = 1 / (plain.steady_images_per_s * plain.sample_cost)
@@ -63,15 +62,18 @@ def reference(
 
 
 def rows(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[list[str]]:
-    """A line of HEADS for each stage and one for all: each amount with its share of the run."""
+    """Return a row of HEADS for each stage and one for all: each amount with its share of the
+    run."""
     whole = whole_run(stages)
     lines = [_row(compression(s.p, s.drop), s, whole, stages, plain) for s in stages]
     return [*lines, _row("all stages", whole, whole, stages, plain)] if len(stages) > 1 else lines
 
 
 def drift_notes(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[str]:
-    """A sentence for each stage whose units cost NOTABLE more or less time than the reference's;
-    where operations do not say why, another."""
+    """Return a sentence for each stage whose time per unit differs by NOTABLE from the reference.
+
+    A further sentence explains time that operations do not.
+    """
     against, base = reference(stages, plain)
     notes, is_unexplained = [], False
     for stage in stages:
@@ -79,28 +81,27 @@ def drift_notes(stages: tuple[StageRun, ...], plain: Uncompressed) -> list[str]:
         if base is None or here is None:
             continue
         ratio = here.against(base)
-        if not abs(ratio.unit_s - 1) > NOTABLE:  # NaN neither
+        if not abs(ratio.unit_s - 1) > NOTABLE:  # also skips NaN
             continue
         operations = ""
         if math.isfinite(ratio.unit_flops):
             operations = f" ({ratio.unit_flops:.2f} times the operations)"
         notes.append(
-            f"Units and seconds drift apart: a unit of {compression(stage.p, stage.drop)} took "
-            f"{ratio.unit_s:.2f} times the time of a unit of {against}{operations}."
+            f"{compression(stage.p, stage.drop)} took {ratio.unit_s:.2f} times the time per unit "
+            f"of {against}{operations}."
         )
         by_operations = ratio.unit_flops if math.isfinite(ratio.unit_flops) else 1.0
         is_unexplained |= ratio.unit_s > (1 + NOTABLE) * by_operations
     if is_unexplained:
         notes.append(
-            "Units do not count what an image costs however few its tokens: decoding, crops, "
-            "augmentation (the op), the head. accelssl bench-throughput tells what limits this "
-            "machine."
+            "Units count encoder tokens only. Decoding, cropping, augmentation and the projection "
+            "head are not included. Run accelssl bench-throughput to see the bottleneck."
         )
     return notes
 
 
 def closing_lines(history: History) -> list[str]:
-    """What `accelssl train` says of a run at its end: the three sums, and where they drift."""
+    """Return the last lines of `accelssl train`: the three sums, and notes on their differences."""
     stages = stage_runs(history)
     if not stages:
         return []
@@ -110,13 +111,13 @@ def closing_lines(history: History) -> list[str]:
         spent.insert(1, f"{_petaflop(whole)} PFLOP")
     lines = [f"spent: {', '.join(spent)}"]
     if history.decisions:
-        lines.append(f"beside that, to choose compressions: {beside(history)}")
+        lines.append(f"choosing compressions, in addition: {beside(history)}")
     return [*lines, *drift_notes(stages, uncompressed(history, stages))]
 
 
 def beside(history: History) -> str:
-    """What the estimates of a run that chooses its compressions cost, which is no part of its
-    budget nor of its training."""
+    """Return the cost of the estimates of --schedule auto. It counts neither as budget nor as
+    training."""
     units = sum(decision.units for decision in history.decisions)
     seconds = sum(decision.seconds for decision in history.decisions)
     share = f" ({percent(100 * units / history.budget)} of the budget)" if history.budget else ""
@@ -124,10 +125,10 @@ def beside(history: History) -> str:
 
 
 def estimates_row(history: History) -> list[str]:
-    """A line of HEADS for those, under all others."""
+    """Return a row of HEADS for the estimates of --schedule auto."""
     units = sum(decision.units for decision in history.decisions)
     seconds = sum(decision.seconds for decision in history.decisions)
-    return ["estimates, beside", "", quantity(units), "", duration(seconds), "", ""]
+    return ["estimates, in addition", "", quantity(units), "", duration(seconds), "", ""]
 
 
 def _row(

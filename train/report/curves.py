@@ -1,4 +1,4 @@
-"""Curves made ready for drawing: thinned without losing extremes, and their trend."""
+"""Curves for drawing: thinned without losing extremes, and their trend."""
 
 import math
 from itertools import pairwise
@@ -10,11 +10,11 @@ Curve = npt.NDArray[np.float64]
 
 
 def thinned(x: Curve, y: Curve, limit: int = 1200) -> tuple[Curve, Curve]:
-    """At most `limit` of the points (x, y), both of shape (points,), x ascending, in their order.
+    """Return at most `limit` of the points (x, y), both of shape (points,), x ascending.
 
-    The axis is cut into equal buckets; of each, the lowest and the highest point stay, so that no
-    spike is lost. The first and the last point stay too, and one NaN of a bucket that holds any,
-    so that a gap is drawn as a gap.
+    The axis is cut into equal buckets. The lowest and the highest point of each stay, so that no
+    spike is lost. The first and the last point stay too, and one NaN of each bucket that has any,
+    to draw gaps as gaps.
     """
     if len(x) <= limit:
         return x, y
@@ -36,11 +36,11 @@ def thinned(x: Curve, y: Curve, limit: int = 1200) -> tuple[Curve, Curve]:
 def trend(
     x: Curve, y: Curve, begins: npt.NDArray[np.bool_], points: int = 300
 ) -> tuple[Curve, Curve]:
-    """The moving median of y over 1/40 of the axis, at about `points` places of x (ascending).
+    """Return the moving median of y over 1/40 of the axis, at about `points` places of x.
 
-    A median, because one diverged step would lift a mean far out of the frame. Each part is taken
-    alone; `begins` (points,) is true where one begins: the loss jumps where the compression
-    changes, and a window across the jump would blur it. NaN where most of a window is NaN.
+    A median, because one diverged step would lift a mean out of the frame. `begins` (points,) is
+    true at the start of each part. Parts are smoothed separately: the loss jumps where the
+    compression changes. NaN where most of a window is NaN.
     """
     span = float(x[-1] - x[0])
     places, medians = [], []
@@ -56,10 +56,10 @@ def trend(
 
 
 def _median_around(x: Curve, y: Curve, at: int, reach: float) -> float:
-    """Median of y within `reach` of x[at]; near an end the window shrinks, to a third at most.
+    """Return the median of y within `reach` of x[at]. Near an end the window shrinks, to a third at
+    most.
 
-    A window lopsided at the end of a slope pulls the trend off it, and one that shrinks to a
-    single point ends the trend in noise.
+    A lopsided window at the end of a slope would bias the trend, and a single point would be noise.
     """
     to_end = min(float(x[at] - x[0]), float(x[-1] - x[at]))
     near = max(min(reach, to_end), reach / 3)

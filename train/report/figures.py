@@ -1,4 +1,4 @@
-"""The plots of a report as inline SVG: every curve over bands that show the compression."""
+"""Plots of a report as inline SVG, over bands that show the compression."""
 
 import io
 import math
@@ -22,7 +22,7 @@ from accelssl.train.report.stage_costs import StageRun
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e7ec"
 BLUE, ORANGE, TEAL = "#1d5fbf", "#c2570c", "#0b7a75"
 WIDTH_IN, HEIGHT_IN = 5.2, 3.1
-# From few tokens (pale) to many (strong): the darker a band, the dearer an image.
+# From few tokens (pale) to many (dark): darker bands cost more per image.
 TINTS = ("#f0f4fb", "#e0eaf8", "#d0e0f5", "#c0d5f1", "#b0cbee", "#a0c0ea")
 TIME_UNITS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -40,11 +40,11 @@ class Clock:
     end: float
 
     def of(self, spent: Any, elapsed_s: Any) -> Any:
-        """A position (a number or a column) on this axis."""
+        """Return a position (a number or a column) on this axis."""
         return spent if self.by == "budget" else elapsed_s / self.per_unit
 
     def bounds(self, stage: StageRun) -> tuple[float, float]:
-        """Where a stage begins and ends on this axis."""
+        """Return the start and the end of a stage on this axis."""
         return (
             float(self.of(stage.spent_from, stage.elapsed_from_s)),
             float(self.of(stage.spent_to, stage.elapsed_to_s)),
@@ -52,7 +52,8 @@ class Clock:
 
 
 def clock(history: History, by: By) -> Clock:
-    """The axis for a run with at least one step; the budget axis reaches to the whole budget."""
+    """Return the axis for a run with at least one step. The budget axis extends to the whole
+    budget."""
     if by == "budget":
         end = max(float(history.steps.spent[-1]), history.budget or 0.0)
         return Clock("budget", "budget spent (units)", 1.0, end)
@@ -62,7 +63,7 @@ def clock(history: History, by: By) -> Clock:
 
 
 def stage_tints(stages: tuple[StageRun, ...]) -> tuple[str, ...]:
-    """A colour for each stage: the same compression has the same one, more cost a darker one."""
+    """Return a colour for each stage: one for each compression, darker for higher cost."""
     costs = sorted({stage.sample_cost for stage in stages})
     top = len(TINTS) - 1
     places = {cost: round(i * top / max(1, len(costs) - 1)) for i, cost in enumerate(costs)}
@@ -70,7 +71,7 @@ def stage_tints(stages: tuple[StageRun, ...]) -> tuple[str, ...]:
 
 
 def loss_figure(history: History, stages: tuple[StageRun, ...], by: By) -> str:
-    """Loss of each logged step, faint, and the trend within a stage."""
+    """Draw the loss of each logged step, faint, and the trend within a stage."""
     steps, axis = history.steps, clock(history, by)
     figure, axes = _framed(stages, axis, "loss")
     x = axis.of(steps.spent, steps.elapsed_s)
@@ -83,7 +84,8 @@ def loss_figure(history: History, stages: tuple[StageRun, ...], by: By) -> str:
 
 
 def accuracy_figure(history: History, stages: tuple[StageRun, ...], by: By) -> str:
-    """nn1 and knn20 of every evaluation; the untrained network and raw pixels as lines."""
+    """Draw nn1 and knn20 of every evaluation, with lines for the untrained network and raw
+    pixels."""
     axis, points = clock(history, by), history.accuracies
     figure, axes = _framed(stages, axis, "accuracy (%)")
     x = [axis.of(point.spent, point.elapsed_s) for point in points]
@@ -106,7 +108,7 @@ def accuracy_figure(history: History, stages: tuple[StageRun, ...], by: By) -> s
 
 
 def rate_figure(history: History, stages: tuple[StageRun, ...]) -> str:
-    """Learning rate against budget."""
+    """Draw the learning rate against the budget."""
     steps, axis = history.steps, clock(history, "budget")
     top = float(np.nanmax(np.append(steps.lr, 0.0)))
     exponent = math.floor(math.log10(top)) if top > 0 else 0
@@ -121,7 +123,7 @@ def rate_figure(history: History, stages: tuple[StageRun, ...]) -> str:
 def throughput_figure(
     history: History, stages: tuple[StageRun, ...], uncompressed_per_s: float | None
 ) -> str:
-    """Images per second against budget, and the measured uncompressed rate where there is one."""
+    """Draw images per second against the budget, and the uncompressed rate if measured."""
     steps, axis = history.steps, clock(history, "budget")
     figure, axes = _framed(stages, axis, "images per second")
     median = trend(steps.spent, steps.images_per_s, _new_stage(history))
@@ -149,7 +151,7 @@ def _new_stage(history: History) -> npt.NDArray[np.bool_]:
 
 
 def _zoom(axes: Axes, raw: npt.NDArray[np.float64]) -> None:
-    """Leave extreme outliers above the frame, and say so, when they would flatten the rest."""
+    """Cut off extreme outliers that would flatten the rest, and state the peak."""
     raw = raw[np.isfinite(raw)]
     if not len(raw):
         return
@@ -207,7 +209,7 @@ def _bands(axes: Axes, stages: tuple[StageRun, ...], axis: Clock) -> None:
 
 
 def _svg(figure: Figure, name: str, description: str) -> str:
-    """The figure as one <svg> element whose ids are its own within the page."""
+    """Return the figure as one <svg> element with ids unique within the page."""
     axes = figure.axes[0]
     if axes.get_legend_handles_labels()[1]:
         figure.legend(

@@ -1,7 +1,7 @@
-"""What a training run left in its folder, read back: one consistent history per run.
+"""Read the folder of a training run into one consistent history.
 
-A log may have been written by a process that was killed and resumed. Steps after the last
-checkpoint then appear twice, and only the second time counts; a line may be cut in the middle.
+A log may come from a process that was killed and resumed. Steps after the last checkpoint then
+appear twice, and only the second time counts. A line may be cut in the middle.
 """
 
 import math
@@ -21,7 +21,7 @@ from accelssl.train.evaluate.results import NEAREST, own_result, read_results
 from accelssl.train.gradients.decision import Decision, decision_of
 
 Column = npt.NDArray[np.float64]
-# A step line is worth nothing without these; the others may be absent and read as NaN.
+# A step line needs these; other values may be absent and read as NaN.
 NEEDED = ("step", "images", "spent", "elapsed_s", "p", "drop", "keep", "sample_cost")
 WANTED = ("epoch", "loss", "lr", "images_per_s", "image_flops")
 
@@ -30,9 +30,8 @@ WANTED = ("epoch", "loss", "lr", "images_per_s", "image_flops")
 class Steps:
     """The logged steps as columns, each float64 of shape (steps,), with `step` increasing.
 
-    `images`, `spent` (budget units) and `elapsed_s` are cumulative over the whole run;
-    `loss`, `lr`, `epoch`, `images_per_s` and `image_flops` are NaN where the log has no finite
-    number.
+    `images`, `spent` (budget units) and `elapsed_s` are cumulative over the whole run; `loss`,
+    `lr`, `epoch`, `images_per_s` and `image_flops` are NaN where the log has no finite number.
     """
 
     step: Column
@@ -66,10 +65,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class History:
-    """A run as its folder tells it. `ended` is the reason of the last end line, or None.
+    """A run as recorded in its folder. `ended`: reason of the last end line, or None.
 
-    `evaluation` is that by nearest neighbours on the run's own set, `results` are all that is in
-    evaluation.json. `decisions` are those of a run that chooses its compressions itself.
+    `evaluation`: nearest neighbours on the run's own set. `results`: everything in evaluation.json.
+    `decisions`: those of --schedule auto.
     """
 
     run: Path
@@ -87,12 +86,13 @@ class History:
 
     @property
     def budget(self) -> float | None:
-        """The budget of the run in units, or None where its config states none."""
+        """Return the budget of the run in units, or None if the config has none."""
         return finite(self.config.get("budget"))
 
     @property
     def accuracies(self) -> tuple[Evaluation, ...]:
-        """The way from the untrained network over what was logged to the last evaluation."""
+        """Return the untrained network, the logged evaluations and the final evaluation, in
+        order."""
         points = list(self.evaluations)
         if self.evaluation.get("untrained"):
             points.insert(0, _evaluation(self.evaluation["untrained"], 0.0, 0.0, 0.0))
@@ -131,10 +131,10 @@ class _Log:
 
 
 def read_history(run: Path) -> History:
-    """Read RUN/config.json and, where they exist, environment.json, evaluation.json, log.jsonl.
+    """Read RUN/config.json and, if they exist, environment.json, evaluation.json, log.jsonl.
 
-    Raises UserError when `run` is not a folder, holds no config.json, or one of the three JSON
-    files does not parse. Unreadable log lines are skipped and counted.
+    Raise UserError when `run` is not a folder, has no config.json, or a JSON file does not parse.
+    Unreadable log lines are skipped and counted.
     """
     if not run.is_dir():
         raise UserError(f"{run} is not a folder.", "Name the folder that training wrote.")
@@ -163,7 +163,7 @@ def read_history(run: Path) -> History:
 
 
 def finite(value: object) -> float | None:
-    """`value` as a float when it is a finite number (a JSON true is not one), else None."""
+    """Return `value` as a float if it is a finite number (true is not one), else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
@@ -207,7 +207,7 @@ def _read_log(path: Path) -> _Log:
 
 
 def _take(log: _Log, line: dict[str, Any]) -> bool:
-    """Add one line to the log; False when the line lacks what its kind needs."""
+    """Add one line to the log. Return false if the line lacks a required value."""
     match line.get("kind"):
         case "step":
             return _take_step(log, line)
@@ -226,7 +226,7 @@ def _take(log: _Log, line: dict[str, Any]) -> bool:
             log.baseline = line
         case "end":
             log.ended = str(line.get("reason", "end"))
-    # Kinds that other versions may add are no business of the report.
+    # Ignore other kinds of lines, which other versions may add.
     return True
 
 
@@ -262,14 +262,14 @@ def _take_decision(log: _Log, line: dict[str, Any]) -> bool:
         decision = decision_of(line)
     except (KeyError, TypeError, ValueError, UserError):
         return False
-    # Killed before the next checkpoint, a run makes its last decision anew.
+    # A run killed before the next checkpoint repeats its last decision.
     log.decisions = [d for d in log.decisions if d.share < decision.share]
     log.decisions.append(decision)
     return True
 
 
 def _forget_after(log: _Log, step: float) -> None:
-    """A resume goes back to `step`: what the lost process logged beyond it never happened."""
+    """Drop everything logged after `step`: a resume repeats it."""
     keep = bisect_right(log.steps, step)
     del log.steps[keep:], log.rows[keep:]
     log.evaluations = [point for point in log.evaluations if point.step <= step]

@@ -1,4 +1,4 @@
-"""The pieces of HTML a report is made of, by the macros of report.html.jinja.
+"""The HTML pieces of a report, by the macros of report.html.jinja.
 
 A piece is Markup. Every other argument is text, and the template escapes it.
 """

@@ -1,4 +1,4 @@
-"""What the network saw: augmented crops, cut into patches, the dropped ones left blank."""
+"""Pictures for the report: augmented crops cut into patches, dropped patches left blank."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ from PIL import Image
 
 Pixels = npt.NDArray[np.uint8]
 
-SIDE = 168  # pixels of a drawn crop, about; a patch is a whole number of them
+SIDE = 168  # pixels of a drawn crop, rounded so that a patch has whole pixels
 GAP = 1  # pixels between patches
 BETWEEN_VIEWS = 8
 BLANK, PAPER = (226, 230, 235), (255, 255, 255)
@@ -25,7 +25,7 @@ EFFORTS = ((8, 88), (8, 75), (8, 60), (6, 50), (4, 50), (2, 40), (1, 30))
 
 @dataclass(frozen=True)
 class PictureBlock:
-    """One row of pictures: what it shows, and each picture (view 1 above view 2) as data URI."""
+    """One row of pictures: a title, and each picture (view 1 above view 2) as a data URI."""
 
     title: str
     images: tuple[str, ...]
@@ -33,7 +33,7 @@ class PictureBlock:
 
 @dataclass(frozen=True)
 class _Stage:
-    """p in pixels; keep_VNL holds the kept patches' indices, or None for the whole crop."""
+    """A row to draw. keep_VNL: indices of the kept patches of p px, or None for whole crops."""
 
     title: str
     p: int
@@ -41,11 +41,10 @@ class _Stage:
 
 
 def picture_blocks(path: Path) -> tuple[PictureBlock, ...]:
-    """The crops of pictures.npz, whole, then as each stage showed them; together below 1 MB.
+    """Return the crops of pictures.npz, whole and then as each stage compresses them; below 1 MB.
 
-    `crops` is uint8 (V, N, H, W, 3), `p` (stages,), `keep_<k>` int (V, N, L) for stage k,
-    where -1 fills up the views that keep fewer than others.
-    Raises ValueError when the file does not hold that; the caller decides what it is worth.
+    `crops` is uint8 (V, N, H, W, 3), `p` (stages,), `keep_<k>` int (V, N, L) for stage k, filled
+    with -1 for views that keep fewer. Raise ValueError for a file with other content.
     """
     crops_VNHWC, stages = _read(path)
     blocks: tuple[PictureBlock, ...] = ()
@@ -99,7 +98,7 @@ def _title(stage: _Stage, shown_VNHWC: Pixels, crops_VNHWC: Pixels) -> str:
 
 
 def _drawn(crops_VNHWC: Pixels, stage: _Stage) -> Iterator[Pixels]:
-    """Each picture with its views one above the other."""
+    """Yield each picture with its views one above the other."""
     for n in range(crops_VNHWC.shape[1]):
         drawn = [
             _tiled(crop, stage.p, None if stage.keep_VNL is None else stage.keep_VNL[v, n])
@@ -111,7 +110,8 @@ def _drawn(crops_VNHWC: Pixels, stage: _Stage) -> Iterator[Pixels]:
 
 
 def _tiled(crop_HWC: Pixels, p: int, keep: npt.NDArray[np.int64] | None) -> Pixels:
-    """The crop in patches with gaps between them, those not in `keep` blank; None: the crop."""
+    """Return the crop in patches with gaps, those not in `keep` blank. With None return the
+    crop."""
     if keep is None:
         return np.asarray(Image.fromarray(crop_HWC).resize((SIDE, SIDE), Image.Resampling.LANCZOS))
     rows, columns = crop_HWC.shape[0] // p, crop_HWC.shape[1] // p

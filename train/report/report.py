@@ -1,7 +1,7 @@
 """The report of a run: one HTML file, made from the run's folder alone, that stands alone.
 
-It is written after a run, during one or after a crash: whatever the folder does not hold yet, the
-report says so in place of a figure.
+A report can be written after a run, during it or after a crash. It names everything that the folder
+does not have yet.
 """
 
 import os
@@ -12,8 +12,11 @@ from markupsafe import Markup
 
 from accelssl.errors import UserError
 from accelssl.formats import compression, duration, quantity, times
+from accelssl.train.gradients.choose import best_of, ties_of
+from accelssl.train.gradients.decision import Decision
+from accelssl.train.gradients.record import CellRecord
 from accelssl.train.report import cost_accounting, page
-from accelssl.train.report.decision_pages import decisions_section
+from accelssl.train.report.cost_accounting import beside
 from accelssl.train.report.figures import (
     accuracy_figure,
     loss_figure,
@@ -41,26 +44,30 @@ from accelssl.train.report.summary import (
 )
 
 HOW_TO_MEASURE = (
-    "Realised speed-up: not measured. accelssl train times uncompressed steps once the budget is "
-    "spent, unless it is given --no-baseline, is interrupted, or they do not fit the device's "
-    "memory. Otherwise train the same model and batch with --patch 16 --drop 0 for a few minutes "
-    "on the same machine and compare the images per second."
+    "Realised speed-up: not measured. accelssl train times uncompressed steps at the end, except "
+    "with --no-baseline, after an interruption, or if the steps do not fit the device's memory. "
+    "To compare, train the same model and batch with --patch 16 --drop 0 for a few minutes on the "
+    "same machine."
 )
 NO_EVALUATION = (
-    "No evaluation was logged during training; train with --eval-every 0.1 to have one every tenth "
-    "of the budget."
+    "No evaluation was logged during training. Train with --eval-every 0.1 to evaluate at every "
+    "tenth of the budget."
 )
 COST_HEADS = (
     "stage", "p", "drop", "keep", "units per image", "share of budget", "images",
     "training time", "images/s", "units/s", "counted speed-up", "realised speed-up",
 )  # fmt: skip
+DECISION_HEADS = (
+    "at", "chosen", "units an image", "CA-MSE", "interval", "best", "CA-MSE", "interval",
+    "equal to the best", "images", "units", "time", "why",
+)  # fmt: skip
 
 
 def write_report(run: Path) -> Path:
-    """Write RUN/report.html from what the run left in its folder; returns its path.
+    """Write RUN/report.html and return its path.
 
-    Replaces an older report in one move. Raises UserError when `run` holds no run, when one of
-    its JSON files is damaged, or when the folder cannot be written.
+    An older report is replaced atomically. Raise UserError when `run` is not a run, one of its JSON
+    files is damaged, or the folder cannot be written.
     """
     history = read_history(run)
     text = render(history)
@@ -79,7 +86,7 @@ def write_report(run: Path) -> Path:
 
 
 def render(history: History) -> str:
-    """The whole page as text."""
+    """Return the whole page as text."""
     stages = stage_runs(history)
     plain = uncompressed(history, stages)
     parts = [
@@ -138,11 +145,13 @@ def _band_note(history: History, stages: tuple[StageRun, ...]) -> str:
         for number, stage in enumerate(stages, 1)
     )
     one_sided = history.config.get("algo") == "moco" and not history.config.get("symmetric")
-    half = " It is that of one pair an image, half of MoCo-v3's symmetric one." if one_sided else ""
+    half = (
+        " The loss has one pair per image: half of MoCo-v3's symmetric loss." if one_sided else ""
+    )
     return (
-        "Bands show the schedule: p is the side of a patch in pixels, d the fraction of patches "
-        "dropped, keep the patch tokens left of a view (MoCo: of a query); the darker a band, the "
-        f"more an image costs. Stages: {names}. The loss of different compressions cannot be "
+        "Bands show the schedule: p is the patch side in pixels, d the share of dropped patches, "
+        "keep the number of patch tokens left in a view (MoCo: in a query). Darker bands have a "
+        f"higher cost per image. Stages: {names}. Losses of different compressions cannot be "
         f"compared directly.{half}"
     )
 
@@ -158,8 +167,8 @@ def _pictures(history: History) -> list[Markup]:
         text = f"pictures.npz cannot be shown: {error}."
         return [heading, page.paragraph(text, "warning")]
     note = (
-        "Each column is one picture: its first view above, its second view below. Blank patches "
-        "were dropped: they never reached the network."
+        "Each column is one picture, the first view above the second. Blank patches were dropped: "
+        "they never reached the network."
     )
     return [heading, page.paragraph(note), page.pictures(blocks)]
 
@@ -174,9 +183,9 @@ def _costs(history: History, stages: tuple[StageRun, ...], plain: Uncompressed) 
         rows.append([whole[0], "", "", "", *whole[4:]])
         tints.append(None)
     notes = [
-        "Counted speed-up: units an uncompressed image costs over the units an image of the stage "
-        "costs. Realised speed-up: images per second of the stage over those of uncompressed "
-        "training. Seconds are training only, start-up included, evaluation not."
+        "Counted speed-up: units of an uncompressed image over units of an image of the stage. "
+        "Realised speed-up: images per second of the stage over those of uncompressed training. "
+        "Training time includes start-up and excludes evaluation."
     ]
     if plain.images_per_s is None:
         notes.append(HOW_TO_MEASURE)
@@ -211,15 +220,18 @@ def _ledgers(history: History, stages: tuple[StageRun, ...], plain: Uncompressed
     if history.decisions:
         rows, tints = [*rows, cost_accounting.estimates_row(history)], [*tints, None]
     notes = [
-        "Units are the paper's: linear in tokens, heads left out, a backward pass twice a forward "
-        "one. PFLOP are 10^15 operations of all matrix products, forward and backward, decoding "
-        "and augmentation left out. In brackets the share of the run."
+        "Units are the paper's: linear in tokens, without heads; a backward pass costs two forward "
+        "passes. PFLOP are 10^15 operations of all matrix products, forward and backward, without "
+        "decoding and augmentation. Brackets give the share of the run."
     ]
     if against:
         notes[0] += (
-            f" The last two columns: what a unit costs against one of {against}, start-up left out."
+            f" The last two columns compare the cost of a unit with {against}, without start-up."
         )
-    heading, table = page.heading("Three ledgers"), page.table(cost_accounting.HEADS, rows, tints)
+    heading, table = (
+        page.heading("Units, operations and seconds"),
+        page.table(cost_accounting.HEADS, rows, tints),
+    )
     notes += cost_accounting.drift_notes(stages, plain)
     return [heading, table, *map(page.paragraph, notes)]
 
@@ -237,3 +249,42 @@ def _settings(history: History) -> list[Markup]:
         text = " ".join(map(str, command)) if isinstance(command, list) else str(command)
         parts += [page.heading("Command"), page.code(text)]
     return parts
+
+
+def decisions_section(history: History) -> list[Markup]:
+    """Return the section on the choices of --schedule auto; empty for other runs."""
+    if not history.decisions:
+        return []
+    note = (
+        "CA-MSE is the squared bias of a compression's gradient plus its variance, adjusted to the "
+        "cost of an uncompressed step of the run. Smaller is better. A compression is "
+        "statistically equal to the best if the 95% interval of their difference, on the same "
+        "images, contains 0. The run keeps its current compression if it is equal to the best. "
+        "Otherwise it takes the cheapest that is. The estimates took "
+        f"{beside(history)} in addition to budget and training time."
+    )
+    rows = [_decision_row(decision) for decision in history.decisions]
+    table = page.table(DECISION_HEADS, rows, ["transparent"] * len(rows))
+    return [page.heading("How compressions were chosen"), table, page.paragraph(note)]
+
+
+def _decision_row(decision: Decision) -> list[str]:
+    chosen, best = decision.chosen, best_of(decision.stage)
+    return [
+        f"{100 * decision.share:g}%",
+        str(decision.cell),
+        f"{chosen.cost:.3g}",
+        *_error(chosen),
+        str(best.cell),
+        *_error(best),
+        f"{len(ties_of(decision.stage))} of {len(decision.stage.cells)}",
+        f"{decision.samples:,}",
+        quantity(decision.units),
+        duration(decision.seconds),
+        decision.why,
+    ]
+
+
+def _error(cell: CellRecord) -> tuple[str, str]:
+    error = cell.raw["ca_mse"]
+    return f"{error.value:.3g}", f"{error.low:.3g} to {error.high:.3g}"

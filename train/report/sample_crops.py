@@ -1,4 +1,4 @@
-"""Pictures of what the network sees, for the report: crops, and what each stage keeps."""
+"""Sample crops for the report, with the patches that each stage keeps."""
 
 from contextlib import closing
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What each stage of a run cost, counted in budget units and realised in seconds."""
+"""Cost of each stage of a run: counted in units and realised in seconds."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from accelssl.train.config.cost import Convention, moco_cost, simclr_cost
 from accelssl.train.report.history import History, finite
 
 WARM_UP = 3
-"""Steps after which a stage, or a run that goes on, has compiled and filled its queues."""
+"""Steps for compiling and filling queues at the start of a stage or after a resume."""
 ENOUGH_STEPS = 20
-"""A stage of fewer is too short to tell what its units cost."""
+"""Fewest steps of a stage for a reliable price of its units."""
 
 # DINO's cost depends on its local crops too: it needs a measured or uncompressed stage.
 COSTS = {"simclr": simclr_cost, "moco": moco_cost}
@@ -19,12 +19,11 @@ COSTS = {"simclr": simclr_cost, "moco": moco_cost}
 
 @dataclass(frozen=True)
 class StageRun:
-    """One stretch of a run under one compression.
+    """One part of a run under one compression.
 
-    `keep` counts the patch tokens of a view, `sample_cost` the budget units an image costs,
-    `image_flops` its operations, NaN where they were not logged.
-    The `*_from` and `*_to` bounds are cumulative: budget units, images, training seconds.
-    The `steady_*` are of its steps without WARM_UP ones at its start and after each resume.
+    `keep`: patch tokens of a view. `sample_cost`: units per image. `image_flops`: operations per
+    image, NaN if not logged. The `*_from` and `*_to` bounds are cumulative: units, images, training
+    seconds. The `steady_*` exclude WARM_UP steps at the start and after each resume.
     """
 
     p: float
@@ -45,7 +44,7 @@ class StageRun:
 
     @property
     def is_steady(self) -> bool:
-        """Whether enough of it is free of start-up to tell what its units cost."""
+        """Return true if enough steps without start-up remain to price a unit."""
         return self.steady_steps >= ENOUGH_STEPS - WARM_UP and self.steady_s > 0
 
     @property
@@ -79,9 +78,9 @@ class StageRun:
 
 @dataclass(frozen=True)
 class Uncompressed:
-    """An uncompressed image (p = 16, drop = 0): cost, rate, operations; None where not known.
+    """Cost, rate and operations of an uncompressed image (p = 16, drop = 0); None if unknown.
 
-    `steady_images_per_s` is the rate without start-up, None where too few steps tell.
+    `steady_images_per_s` is the rate without start-up, None if there are too few steps.
     """
 
     sample_cost: float | None
@@ -91,9 +90,9 @@ class Uncompressed:
 
 
 def stage_runs(history: History) -> tuple[StageRun, ...]:
-    """The run cut where the compression changes, in order; empty when no step was logged.
+    """Split the run where the compression changes; empty if no step was logged.
 
-    What happened between two log lines counts to the stage of the later one.
+    Costs between two log lines count to the stage of the later line.
     """
     steps = history.steps
     if not len(steps):
@@ -102,7 +101,7 @@ def stage_runs(history: History) -> tuple[StageRun, ...]:
     lasts = [*np.flatnonzero(changes).tolist(), len(steps) - 1]
     firsts = [0, *(last + 1 for last in lasts[:-1])]
     steady = _steady_steps(history, firsts)
-    # Of single steps, 0 for those of a start-up.
+    # Amounts of single steps, 0 during start-up.
     by_step = (
         np.diff(total, prepend=0.0) for total in (steps.spent, steps.images, steps.elapsed_s)
     )
@@ -134,7 +133,7 @@ def stage_runs(history: History) -> tuple[StageRun, ...]:
 
 
 def _steady_steps(history: History, firsts: list[int]) -> npt.NDArray[np.bool_]:
-    """Which logged steps have at least WARM_UP ones of their stage and process before them."""
+    """Mark the logged steps with at least WARM_UP steps of their stage and process before them."""
     resumed = np.searchsorted(history.steps.step, history.resumes, side="right")
     steady = np.ones(len(history.steps), dtype=np.bool_)
     for start in [*firsts, *resumed.tolist()]:
@@ -143,11 +142,11 @@ def _steady_steps(history: History, firsts: list[int]) -> npt.NDArray[np.bool_]:
 
 
 def uncompressed(history: History, stages: tuple[StageRun, ...]) -> Uncompressed:
-    """Cost and rate of an uncompressed image.
+    """Return cost and rate of an uncompressed image.
 
-    The rate is measured or None: the log's baseline line, else environment.json's "baseline",
-    else the run's own uncompressed stages. The cost follows the same order, and is counted from
-    the configuration (see accelssl.train.config.cost) where the run holds no uncompressed image.
+    The rate is measured or None. Sources in order: the log's baseline line, "baseline" in
+    environment.json, the run's own uncompressed stages. The cost has the same sources, and then the
+    formula (accelssl.train.config.cost).
     """
     plain = [stage for stage in stages if stage.p == 16 and stage.drop == 0]
     seconds_s = sum(stage.training_s for stage in plain)
@@ -162,7 +161,7 @@ def uncompressed(history: History, stages: tuple[StageRun, ...]) -> Uncompressed
             rates.insert(0, finite(source.get("images_per_s")))
             cost = finite(source.get("sample_cost"))
             costs[:0] = [] if cost is None else [cost]
-    # What was measured beside the run was so after its warm-up.
+    # The baseline measurement excludes its own warm-up.
     steady_rates = [*rates[:-1], whole_run(tuple(plain)).steady_images_per_s if plain else None]
     return Uncompressed(
         sample_cost=costs[0] if costs else None,
@@ -184,9 +183,9 @@ def _cost_by_formula(history: History) -> list[float]:
 
 
 def whole_run(stages: tuple[StageRun, ...]) -> StageRun:
-    """All stages (at least one) as one; p, drop and keep are those of the last stage.
+    """Combine all stages (at least one) into one; p, drop and keep are those of the last.
 
-    Its `sample_cost` and `image_flops` are means over the images of the run.
+    `sample_cost` and `image_flops` are means over the images of the run.
     """
     last = stages[-1]
     mean_cost = last.spent_to / last.images_to if last.images_to > 0 else last.sample_cost
@@ -210,14 +209,14 @@ def whole_run(stages: tuple[StageRun, ...]) -> StageRun:
 
 
 def counted_speed_up(stage: StageRun, plain: Uncompressed) -> float | None:
-    """Units of an uncompressed image over the units of an image of this stage."""
+    """Return the units of an uncompressed image over those of an image of this stage."""
     if plain.sample_cost is None or stage.sample_cost <= 0:
         return None
     return plain.sample_cost / stage.sample_cost
 
 
 def realised_speed_up(stage: StageRun, plain: Uncompressed) -> float | None:
-    """Images per second of this stage over the uncompressed images per second, if measured."""
+    """Return images per second of this stage over the uncompressed rate, if measured."""
     if not plain.images_per_s or stage.images_per_s is None:
         return None
     return stage.images_per_s / plain.images_per_s

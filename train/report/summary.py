@@ -1,4 +1,4 @@
-"""What a run came to: the summary in a sentence, what went wrong, and the key figures."""
+"""The summary of a run: one sentence, warnings, and the key figures."""
 
 import math
 
@@ -24,13 +24,13 @@ ACCURACIES = (("nn1", "nearest neighbour (nn1)"), ("knn20", "20 nearest neighbou
 
 
 def run_name(history: History) -> str:
-    """Method and model, as a title."""
+    """Return method and model as a title."""
     algorithm = str(history.config.get("algo", "unknown method"))
     return f"{ALGORITHMS.get(algorithm, algorithm)} on {history.config.get('model', 'a model')}"
 
 
 def opening(history: History) -> list[Markup]:
-    """Title, the run in one sentence, and a warning for whatever did not go as planned."""
+    """Return title, the run in one sentence, and a warning for each problem."""
     parts = [page.title(run_name(history)), page.paragraph(_summary(history), "lead")]
     parts += [page.paragraph(text, "warning") for text in _warnings(history)]
     if history.resumes:
@@ -67,7 +67,7 @@ def _summary(history: History) -> str:
 def _warnings(history: History) -> list[str]:
     steps, texts = history.steps, []
     if len(steps) and history.ended is None:
-        texts.append("The log has no end: the run is still going on, or its process was killed.")
+        texts.append("The log has no end: the run is still training, or its process was killed.")
     elif history.ended not in (None, "budget"):
         texts.append(
             f"The run stopped before its budget was spent ({history.ended}); --resume continues it."
@@ -85,12 +85,12 @@ def _warnings(history: History) -> list[str]:
             f"{history.unreadable_lines:,}."
         )
     if judged := _judged(history):
-        texts.append(f"Accuracies are those {judged}until accelssl evaluate judges the run anew.")
+        texts.append(f"Accuracies are those {judged}until accelssl evaluate runs again.")
     return texts
 
 
 def _accuracies(history: History, key: str) -> dict[str, float | None]:
-    """Accuracies in per cent: evaluation.json, or the log where that has a later evaluation."""
+    """Return accuracies in per cent from evaluation.json, or from a later evaluation in the log."""
     found: dict[str, float | None] = {}
     for who in ("trained", "untrained", "pixels"):
         figures = history.evaluation.get(who)
@@ -101,8 +101,7 @@ def _accuracies(history: History, key: str) -> dict[str, float | None]:
 
 
 def _is_logged_later(history: History) -> bool:
-    """Whether the log has a later evaluation than evaluation.json, which a resumed run leaves as it
-    was where it had stopped."""
+    """Return true if the log has a later evaluation than evaluation.json, as after a resume."""
     if not history.evaluations:
         return False
     step = finite(history.evaluation.get("step"))
@@ -110,7 +109,7 @@ def _is_logged_later(history: History) -> bool:
 
 
 def _judged(history: History) -> str:
-    """To be put before accuracies: the step they are of, where the run has gone on since."""
+    """Return the step of the accuracies as a prefix if the run has continued since."""
     if history.evaluations and (not history.evaluation.get("trained") or _is_logged_later(history)):
         step = finite(history.evaluations[-1].step)
     else:
@@ -124,7 +123,7 @@ def _judged(history: History) -> str:
 def key_figures(
     history: History, stages: tuple[StageRun, ...], plain: Uncompressed
 ) -> list[Markup]:
-    """Tiles: accuracies first, then budget, images, time and both speed-ups."""
+    """Return tiles: accuracies first, then budget, images, time and both speed-ups."""
     found = {name: _accuracies(history, key) for key, name in ACCURACIES}
     judged = _judged(history)
     wide = [
@@ -140,9 +139,9 @@ def key_figures(
 
 
 def _classifier_tiles(history: History) -> list[Markup]:
-    """Top-1 accuracies of linear probes and fine-tuning on the run's own set.
+    """Return top-1 accuracies of linear probes and fine-tuning on the run's own set.
 
-    Of each, those with a preset's own settings come first, and the others say what they changed.
+    Results with unchanged presets come first; the others name their changes.
     """
     return [
         page.accuracy_tile(_classifier_title(found, history), _top1(found))
@@ -164,7 +163,7 @@ def _classifier_title(found: Result, history: History) -> str:
 
 
 def _top1(found: Result) -> dict[str, float | None]:
-    # A fine-tuned network stands by itself.
+    # A fine-tuned network has no untrained reference.
     scores = found if "trained" in found else {"trained": found}
     names = [who for who in ("trained", "untrained") if isinstance(scores.get(who), dict)]
     return {who: finite(scores[who].get("top1")) for who in names}
@@ -201,16 +200,16 @@ def _progress_tiles(history: History, whole: StageRun, plain: Uncompressed) -> l
 
 
 def evaluation_note(history: History) -> Markup:
-    """What the accuracies mean, in two sentences."""
+    """Return an explanation of the accuracies."""
     bank, queries = (finite(history.evaluation.get(key)) for key in ("bank", "queries"))
     sizes = ""
     if bank is not None and queries is not None:
-        sizes = f" Here {queries:,.0f} validation pictures are held against {bank:,.0f}."
+        sizes = f" Here {queries:,.0f} validation pictures are compared with {bank:,.0f}."
     return page.paragraph(
         "nn1 is the share of validation pictures whose nearest training picture, by the cosine of "
-        "their features, is of the same class; knn20 lets the 20 nearest vote, the nearer with "
-        "more weight. Features come from uncompressed pictures (p16, drop 0), from the network "
-        f"as trained, from the same network before training, and from the raw pixels.{sizes}"
+        "their features, has the same class. In knn20 the 20 nearest vote, weighted by nearness. "
+        "Pictures are uncompressed (p16, drop 0). Features are those of the trained network, of "
+        f"the same network before training, and the raw pixels.{sizes}"
         f"{_classifier_note(history)}"
     )
 
@@ -219,11 +218,11 @@ def _classifier_note(history: History) -> str:
     if not any(found.get("protocol") == "linear" for found in history.results):
         return ""
     return (
-        " A linear probe is a classifier on frozen features; where several learning rates were "
-        "tried, the best on these pictures is shown, which is a little optimistic."
+        " A linear probe is a classifier on frozen features. If several learning rates were tried, "
+        "the best on the validation set is shown (optimistic)."
     )
 
 
 def share_of_budget(stage: StageRun, history: History) -> str:
-    """The part of the run's budget a stage took; an en dash where no budget is known."""
+    """Return the share of the run's budget a stage spent; an en dash if the budget is unknown."""
     return percent(100 * stage.spent / history.budget) if history.budget else ABSENT

@@ -1,117 +1,110 @@
-"""The command that judges what was trained. Heavy imports wait."""
+"""The command that evaluates a trained network. Heavy imports wait."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from accelssl.grouped_help import GroupedHelp
 
-SUBJECT = "What is judged, and on what"
-CLASSIFIERS = "Linear classifiers and fine-tuning"
+
+def _subject(*names: str, **settings: Any) -> Any:
+    return typer.Option(*names, rich_help_panel="Network and images", **settings)
+
+
+def _classifier(*names: str, **settings: Any) -> Any:
+    return typer.Option(*names, rich_help_panel="Linear classifiers and fine-tuning", **settings)
+
+
+Run = Annotated[Path | None, typer.Argument(help="Folder of a run; or use --checkpoint.")]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="nn: nearest neighbours (nn1, knn20); linear: a classifier on frozen features; "
+        "finetune: all weights trained with labels."
+    ),
+]
+NoUntrained = Annotated[
+    bool,
+    typer.Option("--no-untrained", help="Skip the network before training; halves the time."),
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU if there is one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
+Data = Annotated[str | None, _subject(help="Shard set [the run's own].")]
+Checkpoint = Annotated[
+    str | None,
+    _subject(help="Instead of a run: a file with weights of a timm model, or timm:NAME."),
+]
+Model = Annotated[str | None, _subject(help="timm's name for --checkpoint [as the file states].")]
+Preset = Annotated[
+    str | None,
+    _classifier(help="linear: moco, dino or mae [moco]; finetune: deit or mae [deit]."),
+]
+Crops = Annotated[
+    str | None,
+    _classifier(
+        help="linear: central crops, features computed once (minutes); a number of random crops "
+        "per image, computed once; or fresh, new crops in every epoch as published (hours) "
+        "[central]."
+    ),
+]
+Rates = Annotated[
+    str | None,
+    _classifier(
+        "--lrs",
+        "--lr",
+        help="Learning rates per 256 images, as 0.1,1,10. linear trains one classifier for each "
+        "and prints all accuracies [six or seven around the preset's]; finetune takes one.",
+    ),
+]
+Epochs = Annotated[int | None, _classifier(help="[the preset's]")]
+Batch = Annotated[int | None, _classifier(help="Images in a step [1024].")]
+BatchNorm = Annotated[
+    bool | None,
+    _classifier("--lp-bn", help="linear: batch norm before the classifier; same as --preset mae."),
+]
+ResetLastNorm = Annotated[
+    bool | None,
+    _classifier(
+        "--reset-last-norm",
+        help="linear: set the network's last norm to scale 1, shift 0. SimCLR's head lets the "
+        "scale grow.",
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make it a command of the application."""
+    """Add the command to the application."""
     example = "Example: accelssl evaluate run --protocol linear"
     app.command("evaluate", cls=GroupedHelp, epilog=example)(evaluate)
 
 
 def evaluate(
-    run: Annotated[
-        Path | None, typer.Argument(help="Folder of a run; or see --checkpoint.")
-    ] = None,
-    protocol: Annotated[
-        str,
-        typer.Option(
-            help="nn: nearest neighbours (nn1, knn20); linear: a classifier on frozen features; "
-            "finetune: all weights trained with labels."
-        ),
-    ] = "nn",
-    no_untrained: Annotated[
-        bool,
-        typer.Option(
-            "--no-untrained", help="Leave out the network before training: half the time."
-        ),
-    ] = False,
-    device: Annotated[
-        str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU if there is one.")
-    ] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
-    data: Annotated[
-        str | None, typer.Option(help="Shard set [the run's own].", rich_help_panel=SUBJECT)
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead of a run: weights of a timm model in a file, or timm:NAME.",
-            rich_help_panel=SUBJECT,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="timm's name for --checkpoint [as the file says].", rich_help_panel=SUBJECT
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="linear: moco, dino or mae [moco]; finetune: deit or mae [deit].",
-            rich_help_panel=CLASSIFIERS,
-        ),
-    ] = None,
-    crops: Annotated[
-        str | None,
-        typer.Option(
-            help="linear: central crops, their features computed once: minutes; a number of random "
-            "crops, once; or fresh, new ones in every epoch as published: hours [central].",
-            rich_help_panel=CLASSIFIERS,
-        ),
-    ] = None,
-    lrs: Annotated[
-        str | None,
-        typer.Option(
-            "--lrs",
-            "--lr",
-            help="Learning rates for 256 images, as 0.1,1,10: linear tries all of them in one pass "
-            "and says the best and each [six or seven about the preset's]; finetune takes one.",
-            rich_help_panel=CLASSIFIERS,
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="[The preset's.]", rich_help_panel=CLASSIFIERS)
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Images in a step [1024].", rich_help_panel=CLASSIFIERS)
-    ] = None,
-    lp_bn: Annotated[
-        bool | None,
-        typer.Option(
-            "--lp-bn",
-            help="linear: normalise features over a batch: --preset mae.",
-            rich_help_panel=CLASSIFIERS,
-        ),
-    ] = None,
-    reset_last_norm: Annotated[
-        bool | None,
-        typer.Option(
-            "--reset-last-norm",
-            help="linear: scale 1, shift 0 in the network's last norm, whose scale SimCLR's head "
-            "lets grow.",
-            rich_help_panel=CLASSIFIERS,
-        ),
-    ] = None,
+    run: Run = None,
+    protocol: Protocol = "nn",
+    no_untrained: NoUntrained = False,
+    device: Device = "auto",
+    as_json: Json = False,
+    data: Data = None,
+    checkpoint: Checkpoint = None,
+    model: Model = None,
+    preset: Preset = None,
+    crops: Crops = None,
+    lrs: Rates = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lp_bn: BatchNorm = None,
+    reset_last_norm: ResetLastNorm = None,
 ) -> None:
-    """Accuracy of a run's network, or of a file of weights, on the val split of a shard set.
+    """Measure the accuracy of a run or of a file of weights on the val split of a shard set.
 
-    Beside it stands the same network before training, and for nearest neighbours the raw pixels.
-    Results of a run are kept side by side in RUN/evaluation.json, by protocol, settings and shard
-    set; one found again with the same replaces the older.
+    The same network before training is the reference, and for nearest neighbours also the raw
+    pixels. Results of a run are kept in RUN/evaluation.json by protocol, settings and shard set. A
+    new result replaces an older one with the same settings.
     """
-    from accelssl.train.evaluate.command import Options, evaluate_command
+    from accelssl.train.evaluate.command import EvaluateOptions, evaluate_command
 
-    options = Options(
+    options = EvaluateOptions(
         preset=preset,
         normalises=lp_bn,
         rates=lrs,

@@ -5,13 +5,58 @@ from typing import Annotated
 
 import typer
 
-File = Annotated[
-    Path, typer.Argument(help="What analyze-gradients has written.", show_default=False)
+File = Annotated[Path, typer.Argument(help="File of analyze-gradients.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+Run = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder of a run. Its --size must be divisible by 16, the uncompressed patch side.",
+        show_default=False,
+    ),
 ]
+Out = Annotated[Path, typer.Option(help="JSON file to write.")]
+Checkpoints = Annotated[
+    str, typer.Option(help="Shares of the run's budget; train with --keep-at to have them.")
+]
+Data = Annotated[str | None, typer.Option(help="Shard set [the run's own].")]
+Patches = Annotated[
+    str | None,
+    typer.Option(help="Patch sides of the grid [those of 16,20,24,30,40,48 that divide --size]."),
+]
+Drops = Annotated[
+    str | None,
+    typer.Option(help="Drops of the grid [those of 0,.25,.5,.75,.9 that keep a patch]."),
+]
+Samples = Annotated[int, typer.Option(help="Images for each cell of the grid.")]
+Subbatch = Annotated[
+    int, typer.Option(help="Images per gradient. The variance is taken between sub-batches.")
+]
+Estimator = Annotated[
+    str,
+    typer.Option(help="Squared bias: paired is unbiased, plugin is the paper's formula."),
+]
+Negatives = Annotated[
+    str,
+    typer.Option(
+        help="Negatives of an image: subbatch, the others of its sub-batch; bank, also fixed ones, "
+        "up to the run's batch (not for dino)."
+    ),
+]
+Scope = Annotated[str, typer.Option(help="Gradients of all trained weights, or of the backbone.")]
+StepUnits = Annotated[
+    str | None,
+    typer.Option(help="Cost of a step in CA-MSE, in units [an uncompressed step of the run]."),
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of images, crops and drops [the run's + 1].")]
+Precision = Annotated[str | None, typer.Option(help="bf16, fp32 or auto [the run's].")]
+CellsAtOnce = Annotated[
+    int | None, typer.Option(help="Cells whose sums are in memory together [as many as fit].")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU if there is one.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make them commands of the application."""
+    """Add the commands to the application."""
     example = "Example: accelssl "
     app.command("analyze-gradients", epilog=example + "analyze-gradients run --out camse.json")(
         analyze_gradients
@@ -23,69 +68,31 @@ def add_to(app: typer.Typer) -> None:
 
 
 def analyze_gradients(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a run; its --size divisible by 16, for the uncompressed network.",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = Path("camse.json"),
-    checkpoints: Annotated[
-        str, typer.Option(help="Shares of the run's budget; train with --keep-at.")
-    ] = "0,.25,.5,.75,1",
-    data: Annotated[str | None, typer.Option(help="Shard set [the run's own].")] = None,
-    patches: Annotated[
-        str | None,
-        typer.Option(
-            help="Patch sides of the grid [of 16,20,24,30,40,48 those that divide its crops]."
-        ),
-    ] = None,
-    drops: Annotated[
-        str | None,
-        typer.Option(help="Drops of the grid [of 0,.25,.5,.75,.9 those that leave a patch]."),
-    ] = None,
-    samples: Annotated[int, typer.Option(help="Images for each cell.")] = 16_384,
-    subbatch: Annotated[
-        int, typer.Option(help="Images a gradient: variance is that between sub-batches.")
-    ] = 64,
-    estimator: Annotated[
-        str,
-        typer.Option(help="Of the squared bias: paired is unbiased, plugin literally the paper's."),
-    ] = "paired",
-    negatives: Annotated[
-        str,
-        typer.Option(
-            help="Of an image: subbatch, the others of it; or bank, not for dino: with fixed ones "
-            "beside, as many as in the run's batch."
-        ),
-    ] = "subbatch",
-    scope: Annotated[
-        str, typer.Option(help="Gradients of all weights that are trained, or of the backbone.")
-    ] = "all",
-    step_units: Annotated[
-        str | None,
-        typer.Option(help="What a step costs, for CA-MSE [an uncompressed step of the run]."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of images, crops and drops [the run's, plus one].")
-    ] = None,
-    precision: Annotated[str | None, typer.Option(help="bf16, fp32 or auto [the run's].")] = None,
-    cells_at_once: Annotated[
-        int | None, typer.Option(help="Whose sums are in memory [as many as fit].")
-    ] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU if there is one.")
-    ] = "auto",
+    run: Run,
+    out: Out = Path("camse.json"),
+    checkpoints: Checkpoints = "0,.25,.5,.75,1",
+    data: Data = None,
+    patches: Patches = None,
+    drops: Drops = None,
+    samples: Samples = 16_384,
+    subbatch: Subbatch = 64,
+    estimator: Estimator = "paired",
+    negatives: Negatives = "subbatch",
+    scope: Scope = "all",
+    step_units: StepUnits = None,
+    seed: Seed = None,
+    precision: Precision = None,
+    cells_at_once: CellsAtOnce = None,
+    device: Device = "auto",
 ) -> None:
-    """Measure how far gradients of compressed views are from uncompressed ones, and how they vary.
+    """Measure bias and variance of the gradients of compressed views at checkpoints of a run.
 
-    Squared bias, variance and cost-adjusted error (CA-MSE) of each compression, with intervals, at
-    checkpoints of a run. The same command goes on where it was stopped; torchrun shares the work.
+    The file has squared bias, variance and cost-adjusted error (CA-MSE) of each compression, with
+    intervals. The same command continues after an interruption; torchrun shares the work.
     """
-    from accelssl.train.gradients.command import Options, analyze_gradients
+    from accelssl.train.gradients.command import AnalysisOptions, analyze_gradients
 
-    options = Options(
+    options = AnalysisOptions(
         checkpoints=checkpoints,
         sides=patches,
         drops=drops,
@@ -109,9 +116,7 @@ def plot(
     out: Annotated[
         Path | None, typer.Option(help="Name for .png and .html [the file's own].")
     ] = None,
-    replaces: Annotated[
-        bool, typer.Option("--force", help="Replace the files if they are there already.")
-    ] = False,
+    replaces: Force = False,
 ) -> None:
     """Draw an analysis: CA-MSE, squared bias and variance over patch side and drop."""
     from accelssl.train.gradients.plot import plot
@@ -123,26 +128,24 @@ def plot(
 def schedule(
     file: File,
     budget: Annotated[
-        str, typer.Option(help="Units of the run to plan, as 104M.", show_default=False)
+        str, typer.Option(help="Budget of the run to plan in units, as 104M.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(help="JSON file to write.")] = Path("schedule.json"),
+    out: Out = Path("schedule.json"),
     between: Annotated[
         str,
         typer.Option(
-            help="steps: change half-way between checkpoints; interpolated: by degrees, in log "
-            "cost."
+            help="steps: change half-way between checkpoints; interpolated: change gradually, "
+            "linear in log cost."
         ),
     ] = "steps",
     as_measured: Annotated[
         bool, typer.Option("--as-measured", help="Let a stage be cheaper than the one before it.")
     ] = False,
-    replaces: Annotated[
-        bool, typer.Option("--force", help="Replace the file if it is there already.")
-    ] = False,
+    replaces: Force = False,
 ) -> None:
     """Choose the compression of each stage by its CA-MSE, for train --schedule.
 
-    Of those that cannot be told from the best, on the same images, the cheapest.
+    Each stage takes the cheapest compression that is statistically equal to the best.
     """
     from accelssl.train.gradients.scheduling import plan_schedule
 

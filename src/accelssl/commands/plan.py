@@ -1,4 +1,4 @@
-"""The commands that reckon before anything is trained. Heavy imports wait."""
+"""The command that plans a run. Heavy imports wait."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,30 +8,49 @@ import typer
 from accelssl.commands.run_options import Algo, Drop, KnownSchedule, Model, Patch, Recipe, Small
 from accelssl.progress_lines import telling
 
+Data = Annotated[str, typer.Option(help="Folder of the shard set, or s3://bucket/prefix.")]
+Budget = Annotated[str | None, typer.Option(help="Compute to spend in units, e.g. 104M.")]
+Hours = Annotated[float | None, typer.Option(help="Find the budget that fits into these hours.")]
+EpochsEquivalent = Annotated[
+    float | None,
+    typer.Option(help="Spend the units of this many uncompressed epochs at 224 px."),
+]
+Gpus = Annotated[int | None, typer.Option(help="Number of GPUs for training; one is measured [1].")]
+Bench = Annotated[
+    Path | None,
+    typer.Option(help="JSON of bench-throughput to plan with [measure on this machine]."),
+]
+Size = Annotated[int | None, typer.Option(help="Side of the crops in pixels [240].")]
+Batch = Annotated[
+    str | None, typer.Option(help="Images in a step of all GPUs [512, dino --small 128].")
+]
+Symmetric = Annotated[
+    bool | None, typer.Option("--symmetric", help="moco: both views are query and key.")
+]
+Mode = Annotated[str | None, typer.Option(help="dino: paper or official [paper].")]
+LocalCrops = Annotated[
+    int | None,
+    typer.Option(help="dino: small crops of an image [paper 6, official 10; with --small 2]."),
+]
+Threads = Annotated[int, typer.Option(help="Decoding threads, on a GPU 8 at most; 0: all cores.")]
+Precision = Annotated[str, typer.Option(help="bf16, fp32 or auto: bf16 where it helps.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 
 def add_to(app: typer.Typer) -> None:
-    """Make them commands of the application."""
-    example = "Example: accelssl "
-    app.command("plan", epilog=example + "plan --algo moco --data shards --hours 8")(plan)
+    """Add the command to the application."""
+    example = "Example: accelssl plan --algo moco --data shards --hours 8"
+    app.command("plan", epilog=example)(plan)
 
 
 def plan(
-    data: Annotated[str, typer.Option(help="Folder of the shard set, or s3://bucket/prefix.")],
-    budget: Annotated[
-        str | None, typer.Option(help="Compute to spend in units, e.g. 104M.")
-    ] = None,
-    hours: Annotated[float | None, typer.Option(help="Find the budget that fits.")] = None,
-    epochs_equivalent: Annotated[
-        float | None,
-        typer.Option(help="Spend as much as that many uncompressed epochs at 224 px."),
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(help="How many will train; one is measured [1].")
-    ] = None,
-    bench: Annotated[
-        Path | None,
-        typer.Option(help="JSON of bench-throughput to plan with [measure here and now]."),
-    ] = None,
+    data: Data,
+    budget: Budget = None,
+    hours: Hours = None,
+    epochs_equivalent: EpochsEquivalent = None,
+    gpus: Gpus = None,
+    bench: Bench = None,
     recipe: Recipe = None,
     algo: Algo = None,
     model: Model = None,
@@ -39,29 +58,20 @@ def plan(
     drop: Drop = None,
     schedule: KnownSchedule = None,
     small: Small = False,
-    size: Annotated[int | None, typer.Option(help="Side of the crops in pixels [240].")] = None,
-    batch: Annotated[
-        str | None, typer.Option(help="Images in a step of all GPUs [512, dino --small 128].")
-    ] = None,
-    symmetric: Annotated[
-        bool | None, typer.Option("--symmetric", help="moco: both views are query and key.")
-    ] = None,
-    mode: Annotated[str | None, typer.Option(help="dino: paper or official [paper].")] = None,
-    local_crops: Annotated[
-        int | None,
-        typer.Option(help="dino: small crops of an image [paper 6, official 10; with --small 2]."),
-    ] = None,
-    threads: Annotated[
-        int, typer.Option(help="Decoding threads, on a GPU 8 at most; 0: all cores.")
-    ] = 0,
-    precision: Annotated[str, typer.Option(help="bf16, fp32 or auto: where it helps.")] = "auto",
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    size: Size = None,
+    batch: Batch = None,
+    symmetric: Symmetric = None,
+    mode: Mode = None,
+    local_crops: LocalCrops = None,
+    threads: Threads = 0,
+    precision: Precision = "auto",
+    device: Device = "auto",
+    as_json: Json = False,
 ) -> None:
-    """Say what a run will be before it is: steps, images, units, time, and whether data keeps up.
+    """Estimate steps, images, units and time of a run, and compare the data loader with the need.
 
-    Prints the train command that carries it out. Speeds are measured for some seconds a stage, and
-    a step at least, on one GPU or the CPU, or taken from a saved bench-throughput.
+    Also prints the train command. Each stage is timed for some seconds, and for at least one step,
+    on one GPU or the CPU; --bench takes the speeds from a saved bench-throughput instead.
     """
     from accelssl.train.plan.batch_choice import parse_batch
     from accelssl.train.plan.plan_command import Asked, Where, plan_command

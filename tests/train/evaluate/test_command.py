@@ -16,7 +16,7 @@ from accelssl import cli
 from accelssl.errors import UserError
 from accelssl.shards.write.shard_imagenet import shard_images
 from accelssl.train.checkpoints import checkpoint
-from accelssl.train.evaluate.command import Options, evaluate_linear
+from accelssl.train.evaluate.command import EvaluateOptions, evaluate_linear
 from accelssl.train.evaluate.results import read_results
 from accelssl.train.evaluate.subject import open_subject
 from accelssl.train.evaluate.tables import score_table
@@ -184,7 +184,7 @@ def test_a_reset_norm_leaves_the_untrained_network_and_the_checkpoint_as_they_ar
     results: list[dict[str, Any]] = []
     for resets in (True, None):
         subject = open_subject(run, None, None, None, CPU)
-        options = Options(epochs=1, batch=8, rates="1", resets_last_norm=resets)
+        options = EvaluateOptions(epochs=1, batch=8, rates="1", resets_last_norm=resets)
         results.append(evaluate_linear(subject, options, show=False))
         norm: Any = subject.trained.model
         assert bool((norm.norm.weight == 1).all()) == bool(resets)

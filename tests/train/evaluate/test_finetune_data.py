@@ -27,8 +27,8 @@ from accelssl.shards.shard_set import ShardSet, open_shards
 from accelssl.train.evaluate.backbone import Pictures, whole_pictures
 from accelssl.train.evaluate.finetune_data import (
     Batch,
+    FinetunePlan,
     Key,
-    Plan,
     SplitPictures,
     batches,
     epoch_order,
@@ -123,36 +123,36 @@ def test_every_operation_of_rand_augment_works_at_every_level(level: int) -> Non
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_share_the_pieces_that_one_rank_has(world: int) -> None:
     settings = finetune_settings("deit", epochs=3, batch=32, most_at_once=8)
-    alone = list(Plan(settings, 101, 0))
+    alone = list(FinetunePlan(settings, 101, 0))
     assert len(alone) == 3 * 3 * 4 and all(len(piece) == 8 for piece in alone)
-    shared = [iter(Plan(settings, 101, 0, rank=rank, world=world)) for rank in range(world)]
+    shared = [iter(FinetunePlan(settings, 101, 0, rank=rank, world=world)) for rank in range(world)]
     for number, piece in enumerate(alone):
         assert next(shared[number % world]) == piece
 
 
 def test_val_comes_after_each_epoch_and_once_more_for_the_moving_average() -> None:
     settings = finetune_settings("deit", epochs=2, batch=16, most_at_once=8)
-    plan = Plan(settings, 40, 20, last_counts=1)
+    plan = FinetunePlan(settings, 40, 20, last_counts=1)
     val = [[Key(i) for i in range(begin, min(20, begin + 8))] for begin in (0, 8, 16)]
     pieces = list(plan)
     assert (plan.steps, plan.last, len(pieces)) == (2, 4, 2 * (4 + 3) + 3)
     assert pieces[4:7] == pieces[11:14] == pieces[14:] == val
     assert all(key.draw is not None for piece in pieces[:4] + pieces[7:11] for key in piece)
-    parts = [Plan(settings, 40, 20, rank=rank, world=3).counting() for rank in range(3)]
+    parts = [FinetunePlan(settings, 40, 20, rank=rank, world=3).counting() for rank in range(3)]
     counted = [key.sample for part in parts for piece in part for key in piece]
     assert sorted(counted) == list(range(20))
 
 
 def test_a_plan_that_goes_on_is_the_rest_of_the_whole() -> None:
     settings = finetune_settings("deit", epochs=2, batch=16, most_at_once=8)
-    whole = list(Plan(settings, 40, 20, last_counts=1))
+    whole = list(FinetunePlan(settings, 40, 20, last_counts=1))
     for first, begin in ((1, 2), (2, 7), (3, 9), (4, 14)):
-        assert list(Plan(settings, 40, 20, first, last_counts=1)) == whole[begin:]
+        assert list(FinetunePlan(settings, 40, 20, first, last_counts=1)) == whole[begin:]
 
 
 def test_repeats_of_a_picture_fall_into_different_pieces() -> None:
     settings = finetune_settings("deit", epochs=1, batch=32, most_at_once=8)
-    for piece in Plan(settings, 96, 0):
+    for piece in FinetunePlan(settings, 96, 0):
         samples = [key.sample for key in piece]
         assert len(set(samples)) == len(samples)
 
@@ -195,7 +195,10 @@ def test_processes_give_the_same_batches_in_the_same_order_and_end_when_closed(
     shard_set: ShardSet,
 ) -> None:
     settings = finetune_settings("deit", epochs=2, batch=16, most_at_once=8)
-    pictures, plan = SplitPictures(shard_set, Pictures(64), settings), Plan(settings, 40, 20)
+    pictures, plan = (
+        SplitPictures(shard_set, Pictures(64), settings),
+        FinetunePlan(settings, 40, 20),
+    )
     here = list(batches(pictures, plan, 0))
     arriving = batches(pictures, plan, 2)
     there = [next(arriving), next(arriving)]  # one of each process: both have begun
@@ -231,7 +234,9 @@ def test_a_damaged_picture_is_named(shard_dir: Path, tmp_path: Path, workers: in
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_said_in_plain_words(shard_set: ShardSet) -> None:
     settings = finetune_settings("mae", epochs=50, batch=8)
-    arriving = batches(SplitPictures(shard_set, Pictures(64), settings), Plan(settings, 40, 0), 1)
+    arriving = batches(
+        SplitPictures(shard_set, Pictures(64), settings), FinetunePlan(settings, 40, 0), 1
+    )
     next(arriving)
     multiprocessing.active_children()[0].kill()
     with pytest.raises(UserError, match=r"decodes pictures ended .*--shm-size"):

@@ -22,9 +22,8 @@ from accelssl.pipeline.loader import Loader, Tokens
 from accelssl.shards.shard_set import ShardSet
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.schedule import Stage
-from accelssl.train.gradients.analysis import Plan, cells_that_fit, sums_of
+from accelssl.train.gradients.analysis import AnalysisPlan, Sketch, cells_that_fit, sums_of
 from accelssl.train.gradients.gradient import Gradient
-from accelssl.train.gradients.sketch import Sketch
 from accelssl.train.objective import build
 from accelssl.train.session import loader_options, run_views
 from tests import small_vit
@@ -136,7 +135,7 @@ def test_sums_are_those_of_gradients_that_are_all_kept(
     config: TrainConfig, shard_set: ShardSet
 ) -> None:
     """In groups of other sizes, with the baseline among the cells."""
-    gradient, plan = Gradient(build(config), 0.5, "fp32"), Plan(5)
+    gradient, plan = Gradient(build(config), 0.5, "fp32"), AnalysisPlan(5)
     several = [asked(config, cell) for cell in CELLS]
     baseline, calls = asked(config, UNCOMPRESSED), []
     loader = loader_of(config, shard_set)
@@ -164,8 +163,8 @@ def test_sums_are_those_of_gradients_that_are_all_kept(
 
 
 def test_groups_share_the_subbatches_evenly() -> None:
-    assert Plan(4).ends == [1, 2, 3, 4]
-    sizes = np.diff([0, *Plan(37).ends])
+    assert AnalysisPlan(4).ends == [1, 2, 3, 4]
+    sizes = np.diff([0, *AnalysisPlan(37).ends])
     assert len(sizes) == 16 and sizes.sum() == 37 and set(sizes) == {2, 3}
 
 
@@ -201,7 +200,7 @@ def test_a_bank_is_of_other_images_in_each_cells_own_compression(
 ) -> None:
     gradient = Gradient(build(config), 0.5, "fp32")
     several, baseline = [asked(config, CELLS[0])], asked(config, UNCOMPRESSED)
-    found = sums_of(gradient, loader_of(config, shard_set), baseline, several, Plan(4, 2))
+    found = sums_of(gradient, loader_of(config, shard_set), baseline, several, AnalysisPlan(4, 2))
 
     loader, banks = loader_of(config, shard_set), []
     for _ in range(2):
@@ -229,7 +228,7 @@ def test_a_gradient_that_is_not_finite_is_refused(shard_dir: Path, shard_set: Sh
             weight.fill_(torch.inf)
     gradient, baseline = Gradient(objective, 0.5, "fp32"), asked(config, UNCOMPRESSED)
     with pytest.raises(UserError, match="not finite"):
-        sums_of(gradient, loader_of(config, shard_set), baseline, [baseline], Plan(4))
+        sums_of(gradient, loader_of(config, shard_set), baseline, [baseline], AnalysisPlan(4))
 
 
 @pytest.mark.gpu

@@ -21,10 +21,9 @@ from accelssl.train.config.config_file import read_config
 from accelssl.train.config.schedule import constant, read_schedule
 from accelssl.train.export import export_encoder
 from accelssl.train.gradients import auto_schedule
-from accelssl.train.gradients.analysis import Plan, sums_of
-from accelssl.train.gradients.command import Options, analyze_gradients
+from accelssl.train.gradients.analysis import WHOLE, AnalysisPlan, sums_of
+from accelssl.train.gradients.command import AnalysisOptions, analyze_gradients
 from accelssl.train.gradients.grid import analysis_units
-from accelssl.train.gradients.parts import WHOLE
 from accelssl.train.gradients.record import CellRecord, StageRecord
 from accelssl.train.gradients.sample_size import affordable
 from accelssl.train.loop import train
@@ -228,10 +227,10 @@ def test_log_report_and_last_words_tell_what_was_decided_and_what_that_cost(whol
     total = sum(line["units"] for line in lines(whole, "estimate"))
     said = " ".join(closing_lines(history))
     share = f"({100 * total / read_config(whole / 'config.json').budget:.1f}% of the budget)"
-    assert "beside that, to choose compressions: " in said and share in said
+    assert "choosing compressions, in addition: " in said and share in said
     page = write_report(whole).read_text()
     assert "How compressions were chosen" in page and "in place of p24 d0" in page
-    assert share in page and "estimates, beside" in page
+    assert share in page and "estimates, in addition" in page
     assert "What the network saw" in page
     content = json.loads((whole / "schedule.json").read_text())
     config = read_config(whole / "config.json")
@@ -247,12 +246,12 @@ def test_the_report_of_a_run_that_was_given_its_schedule_says_nothing_of_choosin
 ) -> None:
     train(start(config_on(shard_dir, budget=5.0), tmp_path / "run", CPU), tmp_path / "run")
     page = write_report(tmp_path / "run").read_text()
-    assert "How compressions were chosen" not in page and "estimates, beside" not in page
+    assert "How compressions were chosen" not in page and "estimates, in addition" not in page
 
 
 def test_other_commands_take_such_a_run(whole: Path, tmp_path: Path) -> None:
     export_encoder(whole, tmp_path / "vit.safetensors")
-    quick = Options(checkpoints="1", sides="48", drops="0", samples=16, subbatch=4)
+    quick = AnalysisOptions(checkpoints="1", sides="48", drops="0", samples=16, subbatch=4)
     assert analyze_gradients(whole, None, tmp_path / "camse.json", quick, "cpu")
     run_training(read_config(whole / "config.json"), whole, CPU, resuming=True, baseline=False)
 
@@ -262,7 +261,7 @@ def test_the_first_estimate_is_the_analysis_of_the_network_a_run_begins_with(
 ) -> None:
     """accelssl analyze-gradients, of the same images, from the configuration alone."""
     size, out = affordable(read_config(whole / "config.json")), tmp_path / "camse.json"
-    asked = Options("0", "16,24", "0,.5,.75", samples=size.samples, subbatch=size.subbatch)
+    asked = AnalysisOptions("0", "16,24", "0,.5,.75", samples=size.samples, subbatch=size.subbatch)
     analyze_gradients(whole, None, out, asked, "cpu")
     (stage,), first = json.loads(out.read_text())["stages"], lines(whole, "estimate")[0]
     assert stage["weights"] == first["weights"] and stage["norm2"] == first["norm2"]
@@ -297,7 +296,7 @@ def test_each_estimate_sees_images_or_crops_of_its_own(shard_dir: Path, tmp_path
     size = affordable(session.config)
     seen = set()
     for share in AT:
-        loader = auto_schedule._loader(session, share, size, WHOLE, Plan(size.subbatches))
+        loader = auto_schedule._loader(session, share, size, WHOLE, AnalysisPlan(size.subbatches))
         for _ in range(size.subbatches):
             batch = loader.next((UNCOMPRESSED, UNCOMPRESSED))
             seen |= {(batch.epoch, sample) for sample in batch.samples_N.tolist()}

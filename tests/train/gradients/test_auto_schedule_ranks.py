@@ -15,7 +15,7 @@ import torch
 from accelssl.train.config.auto import BEFORE, Auto
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.gradients import auto_schedule
-from accelssl.train.gradients.parts import Part
+from accelssl.train.gradients.analysis import RankPart
 from accelssl.train.loop import train
 from accelssl.train.ranks.distributed import ALONE, Ranks, joined, read_ranks
 from accelssl.train.session import start
@@ -87,14 +87,14 @@ def test_figures_and_decision_of_two_ranks_are_those_of_one_process_to_rounding(
 
 @pytest.mark.parametrize("world", [1, 2, 3, 8, 16, 20])
 def test_each_group_is_one_ranks_and_ranks_have_about_as_many(world: int) -> None:
-    parts = [list(Part(replace(ALONE, rank=r, world=world)).groups(16)) for r in range(world)]
+    parts = [list(RankPart(replace(ALONE, rank=r, world=world)).groups(16)) for r in range(world)]
     assert [group for part in parts for group in part] == list(range(16))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_nobody_else_is_asked_for_sums_of_one_process() -> None:
     sums = torch.arange(3.0)
-    Part(Ranks()).add_up([sums])
+    RankPart(Ranks()).add_up([sums])
     assert sums.tolist() == [0.0, 1.0, 2.0]
 
 

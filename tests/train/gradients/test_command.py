@@ -23,17 +23,17 @@ from accelssl.train.config.schedule import Stage, constant
 from accelssl.train.gradients import command
 from accelssl.train.gradients.analysis import sums_of
 from accelssl.train.gradients.checkpoints import kept_at
-from accelssl.train.gradients.command import Options, analyze_gradients
+from accelssl.train.gradients.command import AnalysisOptions, analyze_gradients
 from accelssl.train.gradients.gradient import Gradient
 from accelssl.train.gradients.grid import Item, items_of
-from accelssl.train.gradients.record import Parts, read_record
+from accelssl.train.gradients.record import CellFolder, read_record
 from accelssl.train.loop import train
 from accelssl.train.objective import build
 from accelssl.train.session import loader_options, run_views, start
 from tests import small_vit
 from tests.train.any_run import CPU, config_on
 
-QUICK = Options(checkpoints="0,1", sides="48", drops="0,.5", samples=18, subbatch=4)
+QUICK = AnalysisOptions(checkpoints="0,1", sides="48", drops="0,.5", samples=18, subbatch=4)
 CELLS = (Compression(48, 0.0), Compression(48, 0.5))
 PATCHES_20 = constant(Compression(20, 0.0))
 
@@ -263,7 +263,7 @@ def test_a_share_takes_the_checkpoint_kept_for_it_or_one_that_is_near(run: Path)
 
 
 def test_cells_of_other_weights_are_not_put_together(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "camse.json", {"algo": "moco"})
+    parts = CellFolder(tmp_path / "camse.json", {"algo": "moco"})
     parts.prepare()
     for cell, weights in zip(CELLS, "xy", strict=True):
         parts.write(Item(0.0, cell), {"share": 0.0, "weights": weights}, {"norm2": [1, 0, 2]})

@@ -8,7 +8,7 @@ import pytest
 from accelssl.pipeline.compression import Compression
 from accelssl.train.gradients.choose import chosen_cells, chosen_now, ties_of
 from accelssl.train.gradients.decision import Decision, decision_of, schedule_of
-from accelssl.train.gradients.record import Record, stage_of
+from accelssl.train.gradients.record import AnalysisRecord, stage_of
 
 CHEAP, MIDDLE, DEAR = Compression(48, 0.5), Compression(30, 0.5), Compression(16, 0.0)
 COSTS = {CHEAP: 1.0, MIDDLE: 2.0, DEAR: 8.0}
@@ -95,7 +95,7 @@ def test_where_intervals_overlap_that_of_the_difference_decides() -> None:
 @pytest.mark.parametrize("intervals", [CLEAR, TWO_TIE, CHAIN, ALL_TIE, TOUCH, BELOW_0])
 def test_the_first_choice_is_that_of_accelssl_schedule(intervals: Intervals) -> None:
     stage = stage_of(stage_json(intervals))
-    (alone,) = chosen_cells(Record({}, (stage,)))
+    (alone,) = chosen_cells(AnalysisRecord({}, (stage,)))
     assert chosen_now(stage) == alone
 
 
@@ -106,7 +106,7 @@ def test_a_decision_is_the_same_once_it_was_written_and_read() -> None:
 
 
 def test_a_decision_says_why() -> None:
-    best = "that cannot be told from the best (p16 d0)"
+    best = "statistically equal to the best (p16 d0)"
     assert decision(TWO_TIE).why == f"the cheapest of 2 {best}"
     assert decision(ALL_TIE, MIDDLE).why == f"kept, one of 3 {best}"
     assert (

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
+from accelssl.train.gradients.analysis import Sketch
 from accelssl.train.gradients.estimator import Estimate, Interval, Norms, Sums, estimate, excess
-from accelssl.train.gradients.sketch import Sketch
 
 D, K, N, J = 40, 8, 32, 16
 SEEDS = 300

@@ -18,7 +18,7 @@ from accelssl.pipeline.compression import Compression
 from accelssl.train.config.schedule import read_schedule
 from accelssl.train.gradients.choose import chosen_cells, schedule_of
 from accelssl.train.gradients.plot import error_figure, is_normalised, plot
-from accelssl.train.gradients.record import Record, read_record, readable
+from accelssl.train.gradients.record import AnalysisRecord, read_record, readable
 from accelssl.train.gradients.scheduling import plan_schedule
 from accelssl.train.methods.moco import MoCoMethod
 
@@ -64,7 +64,7 @@ def best(*cells: Compression) -> list[dict[Compression, float]]:
     return [{cell: 1.0} for cell in cells]
 
 
-def chosen(record: Record, **options: bool) -> list[Compression]:
+def chosen(record: AnalysisRecord, **options: bool) -> list[Compression]:
     return [cell.cell for cell in chosen_cells(record, **options)]
 
 
@@ -166,10 +166,10 @@ def test_stages_at_which_an_analysis_tells_nothing_apart_are_named_with_the_reme
     all_alike: dict[Compression, float] = {}
     file = analysis(tmp_path, [all_alike, {cheap: 1.0}, all_alike], shares=(0.0, 0.5, 1.0))
     told = plan_schedule(file, "1k", tmp_path / "schedule.json").splitlines()
-    (said,) = (line for line in told if "says nothing" in line)
-    assert said.startswith("at 0%, 100% the analysis says nothing") and "more --samples" in said
+    (said,) = (line for line in told if "all compressions are" in line)
+    assert said.startswith("at 0%, 100% all compressions are") and "more --samples" in said
     file = analysis(tmp_path, [{cheap: 1.0}, all_alike | {cheap: 9.1}], shares=(0.0, 1.0))
-    assert "says nothing" not in plan_schedule(file, "1k", tmp_path / "other.json")
+    assert "all compressions are" not in plan_schedule(file, "1k", tmp_path / "other.json")
 
 
 def test_a_schedule_that_is_there_is_replaced_with_force_alone(

@@ -19,9 +19,8 @@ from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.config_file import read_config
 from accelssl.train.config.schedule import Schedule, Stage
 from accelssl.train.plan import auto_batch, batch_trial, probe_speed
-from accelssl.train.plan.auto_batch import choose_batch
+from accelssl.train.plan.auto_batch import batch_text, choose_batch
 from accelssl.train.plan.batch_choice import Trial
-from accelssl.train.plan.batch_pages import batch_text
 from accelssl.train.plan.batch_trial import try_batch
 from accelssl.train.ranks.distributed import ALONE, Ranks
 from tests import small_vit

@@ -16,7 +16,7 @@ from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.schedule import Schedule, Stage, constant
 from accelssl.train.plan.plan import (
     IN_TURN,
-    Plan,
+    RunPlan,
     Speed,
     StageSpeed,
     budget_in,
@@ -38,7 +38,7 @@ def speed(*steps: tuple[float, float | None], meanwhile: bool = True) -> Speed:
     return Speed(tuple(StageSpeed(*step) for step in steps), meanwhile, ())
 
 
-def planned(asked: TrainConfig, of: Speed, images: int = 1000) -> Plan:
+def planned(asked: TrainConfig, of: Speed, images: int = 1000) -> RunPlan:
     return plan_run(asked, images, 1, [1e9, 2e9][: len(asked.schedule.stages)], of)
 
 

@@ -1,4 +1,4 @@
-"""Units, operations and seconds of a run, each summed by itself and held against the others."""
+"""Units, operations and seconds of a run, each summed alone and compared with the others."""
 
 import json
 import math
@@ -57,7 +57,7 @@ def test_a_unit_that_takes_a_tenth_longer_than_the_dearest_stages_is_told_of(
     assert notes_of(history_of(tmp_path, [(LIGHT, 1.09), (PLAIN, 1.0)])) == []
     note, remedy = notes_of(history_of(tmp_path, [(LIGHT, 1.25), (PLAIN, 1.0)]))
     assert "accelssl bench-throughput" in remedy
-    assert "a unit of p30 d0.5 took 1.25 times the time" in note
+    assert "p30 d0.5 took 1.25 times the time per unit" in note
     assert "(1.00 times the operations)" in note
     (note,) = notes_of(history_of(tmp_path, [(LIGHT, 0.8), (PLAIN, 1.0)]))
     assert "0.80 times" in note
@@ -66,7 +66,7 @@ def test_a_unit_that_takes_a_tenth_longer_than_the_dearest_stages_is_told_of(
 def test_measured_uncompressed_training_is_what_units_are_priced_against(tmp_path: Path) -> None:
     measured = {"kind": "baseline", "images_per_s": 1 / 7, "sample_cost": 7.0, "image_flops": 7e9}
     (note,) = notes_of(history_of(tmp_path, [(LIGHT, 2.0)], measured))
-    assert "2.00 times the time of a unit of uncompressed training" in note
+    assert "2.00 times the time per unit of uncompressed training" in note
     assert "(2.00 times the operations)" in note
 
 
@@ -75,7 +75,7 @@ def test_start_up_is_no_drift(tmp_path: Path) -> None:
     assert notes_of(even) == []
     slower = history_of(tmp_path, [(LIGHT, 1.5), (PLAIN, 1.0)], start_up_s=1e4)
     note, _ = notes_of(slower)
-    assert "1.50 times the time of a unit of uncompressed training" in note
+    assert "1.50 times the time per unit of uncompressed training" in note
     assert stage_runs(slower)[0].training_s == pytest.approx(1e4 + 20 * 10 * 1.5)
 
 
@@ -151,6 +151,6 @@ def test_a_run_logs_the_operations_that_torch_counts_in_its_steps(
     assert sum(s.flops for s in found) == pytest.approx(counter.get_total_flops(), rel=1e-9)
     assert len(lines(run, "step")) == len(history.steps)
     assert "PFLOP" in closing_lines(history)[0]
-    assert "Three ledgers" in render(history)
+    assert "Units, operations and seconds" in render(history)
     first = price(found[0])
     assert first is not None and first.unit_flops > 0

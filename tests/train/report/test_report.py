@@ -226,7 +226,7 @@ def test_final_accuracy_is_evaluation_json_and_else_the_last_evaluation(tmp_path
     (run / "evaluation.json").write_text(json.dumps({**found, "step": 4}))
     assert "for 55.5% of the validation pictures" in read(run).text
     (run / "evaluation.json").write_text(json.dumps({**found, "bank": 1000, "queries": 300}))
-    assert "300 validation pictures are held against 1,000" in read(run).text
+    assert "300 validation pictures are compared with 1,000" in read(run).text
 
 
 def test_accuracies_of_an_earlier_step_are_told_to_be_that(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_accuracies_of_an_earlier_step_are_told_to_be_that(tmp_path: Path) -> No
         text = read(run).text
         assert ("; at step 8 of 12, for 61.3% of the" in text) == is_told
         assert ("at step 8 of 12, nearest neighbour (nn1)" in text) == is_told
-        assert ("until accelssl evaluate judges the run anew" in text) == is_told
+        assert ("until accelssl evaluate runs again" in text) == is_told
     (run / "evaluation.json").write_text(json.dumps({**found, "step": 0}))
     assert "; at step 0 of 12, for 61.3% of the" in read(run).text
     (run / "evaluation.json").write_text(json.dumps(found))
