@@ -7,18 +7,23 @@ deviations are in model/dino.py.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from accelssl.errors import UserError
 from accelssl.pipeline import views
 from accelssl.pipeline.compression import UNCOMPRESSED, Compression
 from accelssl.train.config.cost import Convention, dino_cost
+from accelssl.train.config.ranges import require, require_momentum, require_temperature
+from accelssl.train.config.schedule import Schedule
 from accelssl.train.methods.method import Method, register
 
 if TYPE_CHECKING:
     from accelssl.model.objective import Objective
 
 MODES = ("paper", "official")
+_MIN_PROTOTYPES = 16
 
 
 @register
@@ -54,6 +59,40 @@ class DINOMethod(Method):
     name: ClassVar = "dino"
     title: ClassVar = "DINO"
     has_negatives: ClassVar = False
+    only_here: ClassVar = ("n_local", "mode", "drop_path")
+
+    def check(self, schedule: Schedule) -> None:
+        """Raise UserError for a setting out of its range, or small crops larger than the large."""
+        super().check(schedule)
+        require_momentum(self.momentum, best=0.996)
+        if self.mode not in MODES:
+            raise UserError(f"--mode {self.mode!r} is not known.", f"Use {' or '.join(MODES)}.")
+        require(self.n_local >= 0, "n_local", self.n_local, "of 0 or more, best 6 to 10")
+        low, high = self.local_min_area, self.local_max_area
+        require(0 < low <= 1, "local_min_area", low, "above 0 and at most 1")
+        require(low <= high <= 1, "local_max_area", high, f"from {low:g} to 1")
+        if self.n_local:
+            self._check_small_crops(schedule)
+        need = f"at least {_MIN_PROTOTYPES}, best 65536"
+        require(self.prototypes >= _MIN_PROTOTYPES, "prototypes", self.prototypes, need)
+        best = "best 0.04 to 0.07"
+        require_temperature("teacher_temp", self.teacher_temp, best)
+        require_temperature("teacher_temp_start", self.teacher_temp_start, best)
+        require(0 <= self.teacher_warmup <= 1, "teacher_warmup", self.teacher_warmup, "0 to 1")
+        require(0 <= self.frozen_last <= 1, "frozen_last", self.frozen_last, "from 0 to 1")
+        require(0 <= self.drop_path < 1, "drop_path", self.drop_path, "from 0 to below 1")
+
+    def _check_small_crops(self, schedule: Schedule) -> None:
+        fits = self.local_size >= 16 and self.local_size % 16 == 0
+        require(fits, "local_size", self.local_size, "that is a multiple of 16")
+        if self.size <= self.local_size:
+            each = math.lcm(*(stage.compression.p for stage in schedule.stages))
+            larger = (self.local_size // each + 1) * each
+            raise UserError(
+                f"Crops of {self.size} px (--size) are not larger than DINO's small crops of "
+                f"{self.local_size} px.",
+                f"Use --size {larger} or more, or --local-crops 0.",
+            )
 
     @property
     def n_global(self) -> int:

@@ -15,6 +15,8 @@ from accelssl.errors import UserError
 from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.views import View
 from accelssl.train.config.cost import Convention
+from accelssl.train.config.ranges import require, require_temperature
+from accelssl.train.config.schedule import Schedule
 
 if TYPE_CHECKING:
     from accelssl.model.objective import Objective
@@ -46,6 +48,18 @@ class Method(ABC):
     """Name in pages and messages."""
     has_negatives: ClassVar[bool] = True
     """True if the loss compares an image with other images."""
+
+    decays_vectors: ClassVar[bool] = False
+    """True if the authors' weight decay is on biases and norms too."""
+    only_here: ClassVar[tuple[str, ...]] = ()
+    """Fields that a run of another method refuses unless they have their default."""
+
+    def check(self, schedule: Schedule) -> None:
+        """Raise UserError for a setting that makes no sense. Derived classes check their own."""
+        require_temperature("temperature", self.temperature, "best 0.1 to 0.2")
+        require(0 < self.min_area <= 1, "min_area", self.min_area, "above 0 and at most 1")
+        require(self.head_hidden >= 1, "head_hidden", self.head_hidden, "at least 1")
+        require(self.head_out >= 1, "head_out", self.head_out, "at least 1")
 
     @abstractmethod
     def views(self) -> tuple[View, ...]:

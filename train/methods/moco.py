@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 from accelssl.pipeline import views
 from accelssl.pipeline.compression import Compression
 from accelssl.train.config.cost import Convention, moco_cost
+from accelssl.train.config.ranges import require_momentum
+from accelssl.train.config.schedule import Schedule
 from accelssl.train.methods.method import Method, register
 
 if TYPE_CHECKING:
@@ -31,6 +33,13 @@ class MoCoMethod(Method):
 
     name: ClassVar = "moco"
     title: ClassVar = "MoCo v3"
+    decays_vectors: ClassVar = True
+    only_here: ClassVar = ("symmetric",)
+
+    def check(self, schedule: Schedule) -> None:
+        """Raise UserError for a momentum outside 0 to 1."""
+        super().check(schedule)
+        require_momentum(self.momentum, best=0.99)
 
     def views(self) -> tuple[views.View, ...]:
         """Return two views of different blur; with one pair an image they swap at random."""
