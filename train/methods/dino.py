@@ -15,6 +15,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline import views
 from accelssl.pipeline.compression import UNCOMPRESSED, Compression
 from accelssl.train.config.cost import Convention, dino_cost
+from accelssl.train.config.flops import ModelShape, Pass, forward, linear, trained
 from accelssl.train.config.ranges import require, require_momentum, require_temperature
 from accelssl.train.config.schedule import Schedule
 from accelssl.train.methods.method import Method, register
@@ -145,3 +146,34 @@ class DINOMethod(Method):
             frozen_last=self.frozen_last,
             drop_path=self.drop_path,
         )
+
+    def step_flops(self, shape: ModelShape, images: int, compression: Compression) -> int:
+        """Count trained queries and small crops, and keys only evaluated."""
+        grid = compression.grid(self.size)
+        query = Pass(images, compression.keep(self.size), grid, compression.p)
+        key = Pass(images, grid**2, grid, compression.p)
+        side = UNCOMPRESSED.grid(self.local_size) if self.n_local else 0
+        small = Pass(images, side**2, side, UNCOMPRESSED.p)
+        return dino_flops(shape, query, small, key, self.n_global, self.n_local)
+
+
+def dino_flops(
+    shape: ModelShape, query: Pass, small: Pass, key: Pass, n_global: int, n_local: int
+) -> int:
+    """Count n_global large crops as query and as many as key; n_local small ones are queries too.
+
+    The three are of one crop. Those of a kind go through the encoder together.
+    """
+    n, prototypes = query.views, shape.head[-1][1]
+    passes = [_times(query, n_global), *([_times(small, n_local)] if n_local else [])]
+    queries = n_global + n_local
+    query_flops = sum(trained(shape, each) for each in passes) + 3 * queries * n * linear(
+        shape.head
+    )
+    keys = forward(shape, _times(key, n_global)) + n_global * n * linear(shape.head)
+    loss = 2 * n * n_global * queries * prototypes
+    return query_flops + keys + 2 * loss
+
+
+def _times(each: Pass, views: int) -> Pass:
+    return Pass(each.views * views, each.patches, each.grid, each.p)

@@ -15,6 +15,7 @@ from accelssl.errors import UserError
 from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.views import View
 from accelssl.train.config.cost import Convention
+from accelssl.train.config.flops import ModelShape
 from accelssl.train.config.ranges import require, require_temperature
 from accelssl.train.config.schedule import Schedule
 
@@ -81,6 +82,10 @@ class Method(ABC):
     @abstractmethod
     def objective(self, model: str) -> Objective:
         """Build the module that computes the loss, for a model that timm names."""
+
+    @abstractmethod
+    def step_flops(self, shape: ModelShape, images: int, compression: Compression) -> int:
+        """Count the operations of forward and backward for a batch of `images`."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from accelssl.pipeline import views
 from accelssl.pipeline.compression import Compression
 from accelssl.train.config.cost import Convention, moco_cost
+from accelssl.train.config.flops import ModelShape, Pass, forward, linear, trained
 from accelssl.train.config.ranges import require_momentum
 from accelssl.train.config.schedule import Schedule
 from accelssl.train.methods.method import Method, register
@@ -69,3 +70,19 @@ class MoCoMethod(Method):
             temperature=self.temperature,
             momentum=self.momentum,
         )
+
+    def step_flops(self, shape: ModelShape, images: int, compression: Compression) -> int:
+        """Count a trained query and a key that is only evaluated."""
+        grid = compression.grid(self.size)
+        query = Pass(images, compression.keep(self.size), grid, compression.p)
+        key = Pass(images, grid**2, grid, compression.p)
+        return moco_flops(shape, query, key) * (2 if self.symmetric else 1)
+
+
+def moco_flops(shape: ModelShape, query: Pass, key: Pass) -> int:
+    """Count one pair an image: a query meets all keys, which need no gradient."""
+    loss = 2 * query.views * key.views * shape.head[-1][1]
+    query_flops = trained(shape, query) + 3 * query.views * (
+        linear(shape.head) + linear(shape.predictor)
+    )
+    return query_flops + forward(shape, key) + key.views * linear(shape.head) + 2 * loss

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from accelssl.pipeline import views
-from accelssl.pipeline.compression import Compression
+from accelssl.pipeline.compression import BASE_SIDE, Compression
 from accelssl.train.config.cost import Convention, simclr_cost
+from accelssl.train.config.flops import ModelShape, Pass, linear, trained
 from accelssl.train.methods.method import Method, register
 
 if TYPE_CHECKING:
@@ -51,3 +52,18 @@ class SimCLRMethod(Method):
             head_out=self.head_out,
             temperature=self.temperature,
         )
+
+    def step_flops(self, shape: ModelShape, images: int, compression: Compression) -> int:
+        """Count two trained views of each image."""
+        return simclr_flops(shape, images, compression.keep(self.size))
+
+
+def simclr_flops(shape: ModelShape, pairs: int, patches: int) -> int:
+    """Count two views of each of `pairs` images, `patches` tokens each, that meet all others.
+
+    With fixed positions, as SimCLR has them, the places of the patches make no difference.
+    """
+    views = 2 * pairs
+    loss = 2 * views**2 * shape.head[-1][1]
+    encoder = trained(shape, Pass(views, patches, 0, BASE_SIDE))
+    return encoder + 3 * (views * linear(shape.head) + loss)

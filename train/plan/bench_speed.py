@@ -12,8 +12,9 @@ from accelssl.json_text import parsed
 from accelssl.pipeline.compression import UNCOMPRESSED
 from accelssl.train.config import recipes
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.config.flops import ModelShape, simclr_flops
+from accelssl.train.config.flops import ModelShape
 from accelssl.train.config.schedule import Stage, constant
+from accelssl.train.methods.simclr import simclr_flops
 from accelssl.train.objective import build
 from accelssl.train.plan.plan import Speed, StageSpeed
 from accelssl.train.plan.probe_speed import SCALING, scaling_assumption
