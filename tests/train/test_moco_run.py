@@ -4,6 +4,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,14 +190,11 @@ def test_the_recipe_is_the_originals() -> None:
 
 
 def test_every_method_has_a_recipe_for_many_images_and_for_few() -> None:
-    assert set(recipes.RECIPES) == {(algo, small) for algo in METHODS for small in (False, True)}
-    for (algo, small), recipe in recipes.RECIPES.items():
-        config = recipe("vit_tiny_patch16_224", "shards", 1e6, constant(Compression(30, 0.5)))
-        assert config.algo == algo
-        many = recipes.RECIPES[algo, False](
-            "vit_tiny_patch16_224", "shards", 1e6, constant(Compression(30, 0.5))
-        )
-        assert (config.head_hidden < many.head_hidden) == small
+    asked: Any = ("vit_tiny_patch16_224", "shards", 1e6, constant(Compression(30, 0.5)))
+    for algo in METHODS:
+        many, few = recipes.usual(algo, *asked), recipes.usual(algo, *asked, small=True)
+        assert many.algo == few.algo == algo
+        assert few.head_hidden < many.head_hidden
 
 
 def test_the_initial_key_is_the_initial_query(config: TrainConfig) -> None:

@@ -89,11 +89,13 @@ def _recipe(
     _refuse_settings_of_others(algo, given)
     if named is not None:
         return named.make(data, **given)
-    return recipes.RECIPES[algo, small](
+    return recipes.usual(
+        algo,
         given.pop("model", DEFAULT_MODEL),
         data,
         given.pop("budget"),
         given.pop("schedule", constant(DEFAULT_COMPRESSION)),
+        small=small,
         **given,
     )
 

@@ -1,153 +1,33 @@
-"""Complete configurations, each from its source. `options` override single settings."""
+"""Complete configurations of each method (train/methods). `options` override single settings."""
 
+from functools import partial
 from typing import Any
 
 from accelssl.pipeline.compression import Compression
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.schedule import Schedule, Stage
-
-MOCO: dict[str, Any] = {
-    "algo": "moco",
-    "base_lr": 1.5e-4,
-    "weight_decay": 0.1,
-    "warmup": 0.133,
-    "temperature": 0.2,
-    "momentum": 0.99,
-}
-
-DINO: dict[str, Any] = {
-    "algo": "dino",
-    "base_lr": 7.5e-4,
-    "weight_decay": 0.04,
-    "final_weight_decay": 0.4,
-    "clip": 0.3,
-    "warmup": 0.025,
-    "temperature": 0.1,
-    "momentum": 0.996,
-    "head_hidden": 2048,
-    "head_out": 256,
-    "prototypes": 65536,
-    "teacher_temp_start": 0.04,
-    "teacher_temp": 0.07,
-    "teacher_warmup": 0.125,
-    "frozen_last": 0.0075,
-    "drop_path": 0.1,
-}
+from accelssl.train.methods.method import method_named
 
 
-def simclr(model: str, data: str, budget: float, schedule: Schedule, **options: Any) -> TrainConfig:
-    """SimCLR for ViTs as ronghanghu/moco_v3_tpu trains it, on the paper's clock.
-
-    AdamW, 2e-4 per 256 images, weight decay .1, temperature .1, head 4096-4096-256, frozen random
-    patch projection, fixed positions. Uncompressed at batch 4096 for 300 epochs of ImageNet-1k
-    (2,300M units at 224 px) that code reaches 73.9% linear accuracy with ViT-B/16; the paper
-    reports 68.4 for its accelerated run of 922M.
-
-        accelssl train --algo simclr --data SHARDS --out RUN --budget 922M \\
-            --model vit_base_patch16_224 --batch 1024 --patch 30 --drop 0.5
-    """
-    return _config(model, data, budget, schedule, options)
-
-
-def small_simclr(
-    model: str, data: str, budget: float, schedule: Schedule, **options: Any
+def usual(
+    algo: str,
+    model: str,
+    data: str,
+    budget: float,
+    schedule: Schedule,
+    *,
+    small: bool = False,
+    **options: Any,
 ) -> TrainConfig:
-    """SimCLR for some thousand images: a larger rate, a smaller head, no extreme crops.
-
-    1M units on 9,000 pictures of 20 ImageNet classes bring ViT-tiny to 42.6% nn1 at p30 d0.5
-    (benchmarks/results/same_budget_h100_202611.md):
-
-        accelssl train --small --data SHARDS --out RUN --budget 1M --model vit_tiny_patch16_224
-    """
-    small = {"base_lr": 5e-4, "warmup": 0.08, "head_hidden": 2048, "min_area": 0.2}
-    return _config(model, data, budget, schedule, small | options)
+    """Build the configuration of a method's recipe, or of its recipe for some thousand images."""
+    method = method_named(algo)
+    settings = method.small_recipe(options) if small else method.recipe(options)
+    return TrainConfig(algo, model, data, budget, schedule, **(settings | options))
 
 
-def moco(model: str, data: str, budget: float, schedule: Schedule, **options: Any) -> TrainConfig:
-    """MoCo-v3 for ViTs as its authors train it (facebookresearch/moco-v3), on the paper's clock.
-
-    AdamW, 1.5e-4 per 256 images, weight decay .1 on all parameters, warm-up 40 of 300 epochs, T .2,
-    momentum .99 to 1, head 4096-4096-256, predictor 4096-256, frozen random patch projection, fixed
-    positions. After the warm-up the rate is this project's 1 - t^2, not their cosine. Uncompressed,
-    symmetric, at batch 4096 for 300 epochs of ImageNet-1k their code reaches 76.7% linear accuracy
-    with ViT-B/16; the paper, one pair an image at batch 1024, reports 75.9 for an accelerated run
-    that it counts as 1542M. Its units are twice this project's there (8 an image, where its own
-    formula has 4), so that 771M are the same compute:
-
-        accelssl train --algo moco --data SHARDS --out RUN --budget 771M \\
-            --model vit_base_patch16_224 --batch 1024 --patch 30 --drop 0.5
-    """
-    return _config(model, data, budget, schedule, MOCO | options)
-
-
-def small_moco(
-    model: str, data: str, budget: float, schedule: Schedule, **options: Any
-) -> TrainConfig:
-    """MoCo-v3 for some thousand images: the rate of the paper's ImageNet-100 runs (5e-4 per 256),
-    a smaller head, no extreme crops. Chosen after small_simclr, not measured yet.
-
-        accelssl train --algo moco --small --data SHARDS --out RUN --budget 1M \\
-            --model vit_tiny_patch16_224
-    """
-    small = {"base_lr": 5e-4, "warmup": 0.08, "head_hidden": 2048, "min_area": 0.2}
-    return _config(model, data, budget, schedule, MOCO | small | options)
-
-
-def dino(model: str, data: str, budget: float, schedule: Schedule, **options: Any) -> TrainConfig:
-    """DINO as its authors train ViT-B/16 (facebookresearch/dino), on the paper's clock.
-
-    AdamW, 7.5e-4 per 256 images, weight decay .04 to .4, gradients of a parameter clipped at .3,
-    warm-up 10 of 400 epochs, T .1, T_k .04 to .07 over 50, prototypes still for 3, momentum .996 to
-    1 (.9995 is better at batch 256), head 2048-2048-256 and 65,536 prototypes, stochastic depth .1.
-    After the warm-up the rate is this project's 1 - t^2, not their cosine. Their 400 epochs of
-    ImageNet-1k at batch 1024, uncompressed, with two large crops as query and key and ten small
-    ones, reach 76.1% by nearest neighbours and 78.2% linear accuracy.
-
-    mode "paper" (the default) has one pair of large crops and six small crops, which fits what the
-    paper counts: 2846M units for 300 epochs, uncompressed, and 77.4% linear accuracy from 1138M.
-    mode "official" has ten. Without small crops the large ones are of .14 of the image at least,
-    else of .25:
-
-        accelssl train --algo dino --data SHARDS --out RUN --budget 1138M \\
-            --model vit_base_patch16_224 --batch 1024 --patch 30 --drop 0.5
-    """
-    return _config(model, data, budget, schedule, _dino_crops(options) | DINO | options)
-
-
-def small_dino(
-    model: str, data: str, budget: float, schedule: Schedule, **options: Any
-) -> TrainConfig:
-    """DINO for some thousand images: twice its authors' rate, batch 128, two small crops, a smaller
-    head, 4,096 prototypes, keys at T_k .04 throughout and momentum .99.
-
-    It takes its time: for some 5,000 steps neighbours show little, while the keys become sure step
-    by step. On twenty classes 18,000 steps of ViT-S took nn1 from 12.7 to 38.1. Neither more crops
-    nor larger batches helped the beginning, and at four times the rate all prototypes ended alike,
-    as they did with T_k .07 and momentum .996, which are made for 100,000s of steps
-    (benchmarks/results/methods_h200_202611.md).
-
-        accelssl train --algo dino --small --data SHARDS --out RUN --budget 5M \\
-            --model vit_small_patch16_224
-    """
-    small = {
-        "batch": 128,
-        "base_lr": 1e-3,
-        "warmup": 0.1,
-        "head_hidden": 1024,
-        "prototypes": 4096,
-        "clip": 3.0,
-        "teacher_temp": 0.04,
-        "momentum": 0.99,
-        "frozen_last": 0.01,
-    }
-    settings = _dino_crops({"n_local": 2} | options) | DINO | small | options
-    return _config(model, data, budget, schedule, settings)
-
-
-def _dino_crops(options: dict[str, Any]) -> dict[str, Any]:
-    n_local = options.get("n_local", 10 if options.get("mode") == "official" else 6)
-    return {"n_local": n_local, "min_area": 0.25 if n_local else 0.14}
-
+simclr, small_simclr = partial(usual, "simclr"), partial(usual, "simclr", small=True)
+moco, small_moco = partial(usual, "moco"), partial(usual, "moco", small=True)
+dino, small_dino = partial(usual, "dino"), partial(usual, "dino", small=True)
 
 # Cheapest first: an image of the first stage costs 0.37 units, of the second 0.98.
 DEMO_SCHEDULE = Schedule(
@@ -167,22 +47,4 @@ def demo(data: str, budget: float, schedule: Schedule, **options: Any) -> TrainC
         "min_area": 0.2,
     }
     chosen = tiny | options
-    return _config(chosen.pop("model"), data, budget, schedule, chosen)
-
-
-def _config(
-    model: str, data: str, budget: float, schedule: Schedule, settings: dict[str, Any]
-) -> TrainConfig:
-    settings = {"algo": "simclr"} | settings
-    return TrainConfig(model=model, data=data, budget=budget, schedule=schedule, **settings)
-
-
-RECIPES = {
-    ("simclr", False): simclr,
-    ("simclr", True): small_simclr,
-    ("moco", False): moco,
-    ("moco", True): small_moco,
-    ("dino", False): dino,
-    ("dino", True): small_dino,
-}
-"""By method, and whether the images are only thousands."""
+    return simclr(chosen.pop("model"), data, budget, schedule, **chosen)

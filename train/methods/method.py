@@ -55,6 +55,16 @@ class Method(ABC):
     only_here: ClassVar[tuple[str, ...]] = ()
     """Fields that a run of another method refuses unless they have their default."""
 
+    @classmethod
+    @abstractmethod
+    def recipe(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings with which the authors train; `options` overrides some of them."""
+
+    @classmethod
+    @abstractmethod
+    def small_recipe(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings for some thousand images (--small)."""
+
     def check(self, schedule: Schedule) -> None:
         """Raise UserError for a setting that makes no sense. Derived classes check their own."""
         require_temperature("temperature", self.temperature, "best 0.1 to 0.2")

@@ -6,8 +6,9 @@ deviations are in model/simclr.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from accelssl.pipeline import views
 from accelssl.pipeline.compression import BASE_SIDE, Compression
@@ -26,6 +27,31 @@ class SimCLRMethod(Method):
 
     name: ClassVar = "simclr"
     title: ClassVar = "SimCLR"
+
+    @classmethod
+    def recipe(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings with which ronghanghu/moco_v3_tpu trains ViTs.
+
+        AdamW, 2e-4 per 256 images, weight decay .1, temperature .1, head 4096-4096-256, frozen
+        random patch projection, fixed positions. Uncompressed at batch 4096 for 300 epochs of
+        ImageNet-1k (2,300M units at 224 px) that code reaches 73.9% linear accuracy with
+        ViT-B/16; the paper reports 68.4 for its accelerated run of 922M.
+
+            accelssl train --algo simclr --data SHARDS --out RUN --budget 922M \\
+                --model vit_base_patch16_224 --batch 1024 --patch 30 --drop 0.5
+        """
+        return {}
+
+    @classmethod
+    def small_recipe(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a larger rate, a smaller head and no extreme crops, for some thousand images.
+
+        1M units on 9,000 pictures of 20 ImageNet classes bring ViT-tiny to 42.6% nn1 at p30 d0.5
+        (benchmarks/results/same_budget_h100_202611.md):
+
+            accelssl train --small --data SHARDS --out RUN --budget 1M --model vit_tiny_patch16_224
+        """
+        return {"base_lr": 5e-4, "warmup": 0.08, "head_hidden": 2048, "min_area": 0.2}
 
     def views(self) -> tuple[views.View, ...]:
         """Return two views that are drawn alike."""

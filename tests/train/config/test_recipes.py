@@ -119,7 +119,9 @@ def test_every_method_has_a_recipe_of_its_authors_and_one_for_few_images() -> No
 def test_small_recipes_are_what_train_small_gives() -> None:
     for algo in METHODS:
         config = find(f"{algo}_small").make("shards")
-        assert config == recipes.RECIPES[algo, True](VIT_TINY, "shards", config.budget, P30_HALVED)
+        assert config == recipes.usual(
+            algo, VIT_TINY, "shards", config.budget, P30_HALVED, small=True
+        )
 
 
 def test_the_demos_recipe_is_the_demos() -> None:
