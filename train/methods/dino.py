@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from accelssl.errors import UserError
 from accelssl.pipeline import views
 from accelssl.pipeline.compression import UNCOMPRESSED, Compression
+from accelssl.text import counted
 from accelssl.train.config.cost import Convention, dino_cost
 from accelssl.train.config.flops import ModelShape, Pass, forward, linear, trained
 from accelssl.train.config.ranges import require, require_momentum, require_temperature
@@ -171,6 +172,11 @@ class DINOMethod(Method):
     def n_global(self) -> int:
         """Return how many large crops are queries, and as many keys."""
         return 2 if self.mode == "official" else 1
+
+    @property
+    def label(self) -> str:
+        """Return the name with mode and small crops."""
+        return f"{self.mode} mode of dino with {counted(self.n_local, 'small crop')}"
 
     def views(self) -> tuple[views.View, ...]:
         """Return two large crops, then the small ones."""

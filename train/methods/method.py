@@ -72,6 +72,16 @@ class Method(ABC):
         require(self.head_hidden >= 1, "head_hidden", self.head_hidden, "at least 1")
         require(self.head_out >= 1, "head_out", self.head_out, "at least 1")
 
+    @property
+    def label(self) -> str:
+        """Return the name with the settings that change what a step computes, for messages."""
+        return self.name
+
+    @property
+    def loss_note(self) -> str:
+        """Return a sentence for the plot of the loss, or nothing."""
+        return ""
+
     @abstractmethod
     def views(self) -> tuple[View, ...]:
         """Return the views of an image."""

@@ -79,6 +79,18 @@ class MoCoMethod(Method):
         super().check(schedule)
         require_momentum(self.momentum, best=0.99)
 
+    @property
+    def label(self) -> str:
+        """Return the name, after "symmetric" for the symmetric loss."""
+        return f"symmetric {self.name}" if self.symmetric else self.name
+
+    @property
+    def loss_note(self) -> str:
+        """Return a note about one-sided loss: half of the symmetric one."""
+        if self.symmetric:
+            return ""
+        return "It is that of one pair an image, half of MoCo-v3's symmetric one."
+
     def views(self) -> tuple[views.View, ...]:
         """Return two views of different blur; with one pair an image they swap at random."""
         return views.moco(self.size, (self.min_area, 1.0), swaps_roles=not self.symmetric)

@@ -10,6 +10,7 @@ from typing import Any
 
 from accelssl.errors import UserError
 from accelssl.formats import compression, duration, quantity, times
+from accelssl.train.methods import METHODS
 from accelssl.train.report import cost_accounting, page
 from accelssl.train.report.decision_pages import decisions_section
 from accelssl.train.report.figures import (
@@ -135,13 +136,13 @@ def _band_note(history: History, stages: tuple[StageRun, ...]) -> str:
         f"{number}: {compression(stage.p, stage.drop)}, keep {stage.keep:g}"
         for number, stage in enumerate(stages, 1)
     )
-    one_sided = history.config.get("algo") == "moco" and not history.config.get("symmetric")
-    half = " It is that of one pair an image, half of MoCo-v3's symmetric one." if one_sided else ""
+    method = METHODS.get(str(history.config.get("algo")))
+    note = f" {method.of(history.config).loss_note}".rstrip() if method else ""
     return (
         "Bands show the schedule: p is the side of a patch in pixels, d the fraction of patches "
         "dropped, keep the patch tokens left of a view (MoCo: of a query); the darker a band, the "
         f"more an image costs. Stages: {names}. The loss of different compressions cannot be "
-        f"compared directly.{half}"
+        f"compared directly.{note}"
     )
 
 
