@@ -147,6 +147,9 @@ class DINO(Objective):
     def encoders(self) -> tuple[Encoder, ...]:
         return self.query.encoder, self._averaged.encoder
 
+    def heads(self) -> tuple[nn.Module, ...]:
+        return (self.query.head,)
+
     @property
     def _averaged(self) -> Network:
         averaged = self.key.average

@@ -98,6 +98,9 @@ class MoCo(Objective):
         assert isinstance(averaged, Branch)
         return self.query.encoder, averaged.encoder
 
+    def heads(self) -> tuple[nn.Module, ...]:
+        return self.query.projector, self.predictor
+
     def set_progress(self, progress: float) -> None:
         self.key.set_progress(progress)
 

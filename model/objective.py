@@ -43,6 +43,10 @@ class Objective(nn.Module, ABC):
     def encoders(self) -> tuple[Encoder, ...]:
         """The encoders that a step runs."""
 
+    @abstractmethod
+    def heads(self) -> tuple[nn.Module, ...]:
+        """Return the trained modules after the encoder: the head, then a predictor if any."""
+
     @property
     def phase(self) -> Hashable:
         """What of a step's course depends on progress: a graph of it is good for one phase."""

@@ -68,6 +68,9 @@ class SimCLR(Objective):
     def encoders(self) -> tuple[Encoder, ...]:
         return (self.encoder,)
 
+    def heads(self) -> tuple[nn.Module, ...]:
+        return (self.head,)
+
     @property
     def is_one_pass(self) -> bool:
         return True

@@ -8,7 +8,7 @@ import pytest
 from accelssl import cli
 from accelssl.pipeline.compression import Compression
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.config.recipes import RECIPES
+from accelssl.train.config.recipes import usual
 from accelssl.train.config.schedule import constant
 
 
@@ -22,7 +22,7 @@ def help_of_train(capsys: pytest.CaptureFixture[str]) -> str:
 
 def configured(algo: str) -> TrainConfig:
     compression = constant(Compression(30, 0.5))
-    return RECIPES[algo]("vit_base_patch16_224", "shards", 1e6, compression)
+    return usual(algo, "vit_base_patch16_224", "shards", 1e6, compression)
 
 
 def test_every_option_stands_once_under_its_heading(help_of_train: str) -> None:

@@ -8,7 +8,8 @@ precision of the products: a residual stream in float32 costs more, and is above
 from dataclasses import dataclass, replace
 
 from accelssl.benchmarks.step.kernels import Part
-from accelssl.train.config.flops import ModelShape, simclr_flops
+from accelssl.train.config.flops import ModelShape
+from accelssl.train.methods.simclr import simclr_flops
 
 
 @dataclass(frozen=True)

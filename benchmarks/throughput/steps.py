@@ -26,8 +26,9 @@ from accelssl.pipeline.compression import TOKEN_VALUES, Compression
 from accelssl.pipeline.draws.drops import kept_patches
 from accelssl.pipeline.loader import Batch, Loader, LoaderOptions, Tokens
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.config.flops import ModelShape, simclr_flops
+from accelssl.train.config.flops import ModelShape
 from accelssl.train.config.schedule import Stage
+from accelssl.train.methods.simclr import simclr_flops
 from accelssl.train.objective import build
 from accelssl.train.optim.adamw import adamw
 from accelssl.train.session import loader_options

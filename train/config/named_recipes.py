@@ -86,7 +86,7 @@ class Recipe:
         model, budget, schedule, algo = (
             chosen.pop(name) for name in ("model", "budget", "schedule", "algo")
         )
-        return recipes.RECIPES[algo](model, data, budget, schedule, **chosen)
+        return recipes.usual(algo, model, data, budget, schedule, **chosen)
 
 
 @cache

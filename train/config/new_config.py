@@ -92,11 +92,13 @@ def _recipe(
         given = {"model": DEFAULT_MODEL} | given
     if named is not None:
         return named.make(data, **given)
-    return recipes.RECIPES[algo](
+    return recipes.usual(
+        algo,
         given.pop("model", DEFAULT_MODEL),
         data,
         given.pop("budget"),
         given.pop("schedule", constant(DEFAULT_COMPRESSION)),
+        small=small,
         **given,
     )
 

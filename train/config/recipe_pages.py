@@ -55,7 +55,7 @@ def _row(recipe: Recipe) -> tuple[str, ...]:
     images = images_bought(config)
     return (
         recipe.name,
-        _method(config),
+        config.method.label,
         config.model,
         recipe.data.name if recipe.data else "",
         format_units(config.budget),
@@ -105,9 +105,3 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
     """Those of the run; what suits the machine is found out there."""
     settings = config.to_json()
     return {name: settings[name] for name in settings if name not in OF_THE_MACHINE}
-
-
-def _method(config: TrainConfig) -> str:
-    if config.algo == "dino":
-        return f"{config.mode} dino, {config.n_local} small crops"
-    return f"symmetric {config.algo}" if config.symmetric else config.algo

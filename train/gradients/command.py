@@ -199,8 +199,10 @@ def _refuse(options: AnalysisOptions, config: TrainConfig) -> None:
         )
     if options.cells_at_once is not None and options.cells_at_once < 1:
         raise UserError(f"--cells-at-once {options.cells_at_once} is none.", "Use 1 or more.")
-    if options.negatives == "bank" and config.algo == "dino":
-        raise UserError("DINO has no negatives for a bank.", "Leave --negatives out.")
+    if options.negatives == "bank" and not config.method.has_negatives:
+        raise UserError(
+            f"{config.method.title} has no negatives for a bank.", "Leave --negatives out."
+        )
     if options.negatives == "bank" and options.subbatch >= config.batch:
         raise UserError(
             f"Sub-batches of {options.subbatch} have the {config.batch} images of the run's batch "

@@ -29,11 +29,8 @@ def outline(session: Session) -> str:
     """The run, and what its budget buys."""
     config, images = session.config, len(session.shards.split("train"))
     done = f", {session.step:,} steps are done" if session.step else ""
-    algo = f"symmetric {config.algo}" if config.symmetric else config.algo
-    if config.algo == "dino":
-        algo = f"{config.mode} mode of dino with {plural(config.n_local, 'small crop')},"
     return (
-        f"{algo} {config.model}, {images:,} images, batch {config.batch}; "
+        f"{config.method.label}, {config.model}, {images:,} images, batch {config.batch}; "
         f"{format_units(config.budget)} units {_purchase(session, images)}{done}"
     )
 

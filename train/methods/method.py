@@ -15,6 +15,9 @@ from accelssl.errors import UserError
 from accelssl.pipeline.compression import Compression
 from accelssl.pipeline.views import View
 from accelssl.train.config.cost import Convention
+from accelssl.train.config.flops import ModelShape
+from accelssl.train.config.ranges import require, require_temperature
+from accelssl.train.config.schedule import Schedule
 
 if TYPE_CHECKING:
     from accelssl.model.objective import Objective
@@ -47,6 +50,33 @@ class Method(ABC):
     has_negatives: ClassVar[bool] = True
     """True if the loss compares an image with other images."""
 
+    decays_vectors: ClassVar[bool] = False
+    """True if the authors' weight decay is on biases and norms too."""
+    only_here: ClassVar[tuple[str, ...]] = ()
+    """Fields that a run of another method refuses unless they have their default."""
+
+    @classmethod
+    @abstractmethod
+    def recipe(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings with which the authors train; `options` overrides some of them."""
+
+    def check(self, schedule: Schedule) -> None:
+        """Raise UserError for a setting that makes no sense. Derived classes check their own."""
+        require_temperature("temperature", self.temperature, "best 0.1 to 0.2")
+        require(0 < self.min_area <= 1, "min_area", self.min_area, "above 0 and at most 1")
+        require(self.head_hidden >= 1, "head_hidden", self.head_hidden, "at least 1")
+        require(self.head_out >= 1, "head_out", self.head_out, "at least 1")
+
+    @property
+    def label(self) -> str:
+        """Return the name with the settings that change what a step computes, for messages."""
+        return self.name
+
+    @property
+    def loss_note(self) -> str:
+        """Return a sentence for the plot of the loss, or nothing."""
+        return ""
+
     @abstractmethod
     def views(self) -> tuple[View, ...]:
         """Return the views of an image."""
@@ -67,6 +97,10 @@ class Method(ABC):
     @abstractmethod
     def objective(self, model: str) -> Objective:
         """Build the module that computes the loss, for a model that timm names."""
+
+    @abstractmethod
+    def step_flops(self, shape: ModelShape, images: int, compression: Compression) -> int:
+        """Count the operations of forward and backward for a batch of `images`."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:

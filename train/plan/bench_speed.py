@@ -12,8 +12,9 @@ from accelssl.json_text import parsed
 from accelssl.pipeline.compression import UNCOMPRESSED
 from accelssl.train.config import recipes
 from accelssl.train.config.config import TrainConfig
-from accelssl.train.config.flops import ModelShape, simclr_flops
+from accelssl.train.config.flops import ModelShape
 from accelssl.train.config.schedule import Stage, constant
+from accelssl.train.methods.simclr import SimCLRMethod, simclr_flops
 from accelssl.train.objective import build
 from accelssl.train.plan.plan import Speed, StageSpeed
 from accelssl.train.plan.probe_speed import SCALING, scaling_assumption
@@ -40,7 +41,7 @@ def bench_speed(path: Path, config: TrainConfig, step_flops: Sequence[float], gp
         )
     loader_images_per_s = _loader_rate(bench["sources"], gpus)
     speeds, assumptions = [], [f"measured on {bench['environment'].get('device')}, in {path}"]
-    if config.algo != "simclr":
+    if config.algo != SimCLRMethod.name:
         assumptions.append(f"{config.algo} has the rate of operations that simclr had there")
     shape = _simclr_shape(config.model)
     scale = 1 if gpus == 1 else gpus * SCALING

@@ -15,6 +15,7 @@ from accelssl.formats import compression, duration, quantity, times
 from accelssl.train.gradients.choose import best_of, ties_of
 from accelssl.train.gradients.decision import Decision
 from accelssl.train.gradients.record import CellRecord
+from accelssl.train.methods import METHODS
 from accelssl.train.report import cost_accounting, page
 from accelssl.train.report.cost_accounting import beside
 from accelssl.train.report.figures import (
@@ -144,15 +145,13 @@ def _band_note(history: History, stages: tuple[StageRun, ...]) -> str:
         f"{number}: {compression(stage.p, stage.drop)}, keep {stage.keep:g}"
         for number, stage in enumerate(stages, 1)
     )
-    one_sided = history.config.get("algo") == "moco" and not history.config.get("symmetric")
-    half = (
-        " The loss has one pair per image: half of MoCo-v3's symmetric loss." if one_sided else ""
-    )
+    method = METHODS.get(str(history.config.get("algo")))
+    note = f" {method.of(history.config).loss_note}".rstrip() if method else ""
     return (
         "Bands show the schedule: p is the patch side in pixels, d the share of dropped patches, "
         "keep the number of patch tokens left in a view (MoCo: in a query). Darker bands have a "
         f"higher cost per image. Stages: {names}. Losses of different compressions cannot be "
-        f"compared directly.{half}"
+        f"compared directly.{note}"
     )
 
 

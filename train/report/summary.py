@@ -8,6 +8,7 @@ from markupsafe import Markup
 from accelssl.formats import ABSENT, duration, percent, quantity, times
 from accelssl.train.evaluate.result_settings import Result, changes
 from accelssl.train.evaluate.results import preset_first
+from accelssl.train.methods import METHODS
 from accelssl.train.report import page
 from accelssl.train.report.history import History, finite
 from accelssl.train.report.stage_costs import (
@@ -18,7 +19,6 @@ from accelssl.train.report.stage_costs import (
     whole_run,
 )
 
-ALGORITHMS = {"simclr": "SimCLR", "moco": "MoCo v3", "dino": "DINO"}
 CLASSIFIERS = {"linear": "linear probe", "finetune": "fine-tuned"}
 ACCURACIES = (("nn1", "nearest neighbour (nn1)"), ("knn20", "20 nearest neighbours (knn20)"))
 
@@ -26,7 +26,8 @@ ACCURACIES = (("nn1", "nearest neighbour (nn1)"), ("knn20", "20 nearest neighbou
 def run_name(history: History) -> str:
     """Return method and model as a title."""
     algorithm = str(history.config.get("algo", "unknown method"))
-    return f"{ALGORITHMS.get(algorithm, algorithm)} on {history.config.get('model', 'a model')}"
+    title = METHODS[algorithm].title if algorithm in METHODS else algorithm
+    return f"{title} on {history.config.get('model', 'a model')}"
 
 
 def opening(history: History) -> list[Markup]:

@@ -4,10 +4,14 @@ from typing import Annotated
 
 import typer
 
+from accelssl.train.methods import METHODS
+
+_METHODS = " or ".join(", ".join(METHODS).rsplit(", ", 1))
+
 Recipe = Annotated[
     str | None, typer.Option(help="A whole run to begin with: accelssl recipes lists them.")
 ]
-Algo = Annotated[str | None, typer.Option(help="Method: simclr, moco or dino [simclr].")]
+Algo = Annotated[str | None, typer.Option(help=f"Method: {_METHODS} [simclr].")]
 Model = Annotated[str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")]
 Patch = Annotated[
     int | None, typer.Option(help="Patch side in pixels: 16, 20, 24, 30, 40 or 48 [30].")

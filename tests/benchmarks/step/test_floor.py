@@ -12,7 +12,8 @@ from accelssl.benchmarks.step.floor import (
     floors,
     layer_norm_bytes,
 )
-from accelssl.train.config.flops import ModelShape, simclr_flops
+from accelssl.train.config.flops import ModelShape
+from accelssl.train.methods.simclr import simclr_flops
 
 # Two blocks of width 4 with an MLP of 8; two pairs, three patches: four views of four tokens.
 SMALL = ModelShape(width=4, depth=2, block_weights=4 * 16 + 2 * 32, prefix=1, head=((4, 5), (5, 3)))

@@ -20,11 +20,11 @@ from accelssl.train.config.flops import (
     ModelShape,
     Pass,
     image_flops,
-    moco_flops,
-    simclr_flops,
     step_flops,
 )
 from accelssl.train.config.schedule import Stage, constant
+from accelssl.train.methods.moco import moco_flops
+from accelssl.train.methods.simclr import simclr_flops
 from accelssl.train.objective import build
 
 TINY = "vit_tiny_patch16_224"
