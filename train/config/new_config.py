@@ -98,7 +98,6 @@ def _recipe(
         data,
         given.pop("budget"),
         given.pop("schedule", constant(DEFAULT_COMPRESSION)),
-        small=small,
         **given,
     )
 
