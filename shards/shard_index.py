@@ -3,7 +3,7 @@
 The text format is version 1.2 of the index of NVIDIA DALI's webdataset reader. The first line is
 `v1.2 <samples>`. Each sample has one line, with an `ext offset size name` group for each component.
 The offset is the position of the component's first data byte in the tar. DALI's own indexer derives
-the offsets from a tar listing and is wrong for some archives, so accelssl records them while writing.
+offsets from a tar listing and is wrong for some archives; accelssl records them while writing.
 
 Legend: N samples of one tar, C components of a sample, in the order of COMPONENTS (tars that others
 wrote may lack the last one).
