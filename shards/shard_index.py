@@ -1,10 +1,9 @@
 """The index beside each tar: the place of every component of every sample.
 
-The text format is version 1.2 of the index that NVIDIA DALI's webdataset reader takes: a first
-line `v1.2 <samples>`, then one line a sample holding an `ext offset size name` group for each
-component, where offset is that of the component's first data byte in the tar. DALI's own indexer
-derives the offsets from a tar listing and is wrong for some archives, so ours are noted while the
-tar is written.
+The text format is version 1.2 of the index of NVIDIA DALI's webdataset reader. The first line is
+`v1.2 <samples>`. Each sample has one line, with an `ext offset size name` group for each component.
+The offset is the position of the component's first data byte in the tar. DALI's own indexer derives
+offsets from a tar listing and is wrong for some archives; accelssl records them while writing.
 
 Legend: N samples of one tar, C components of a sample, in the order of COMPONENTS (tars that others
 wrote may lack the last one).

@@ -43,9 +43,9 @@ def index_shards(
     processes, by default one for each core (a script that asks for more than one needs
     `if __name__ == "__main__":`). `progress(done, total)` counts bytes.
 
-    Raises UserError when the folder is missing, unreadable, being indexed by another process, a set
-    already, holds no tars, or none with samples, or cannot be written, and for class names that are
-    empty or not unique.
+    Raises UserError for a folder that is missing, unreadable, not writable, already a set, in use
+    by another process, or without tars that hold samples. Class names that are empty or not unique
+    raise UserError too.
     """
     if workers is not None and workers < 1:
         raise UserError(f"workers is {workers}.", "Use 1 or more.")

@@ -38,16 +38,15 @@ def check_image(
     """Return the JPEG to store for an image file's bytes.
 
     Plain upright JPEGs (see `kept_data_ends`) whose data codes exactly their picture keep their
-    bytes. Anything else that decodes becomes a JPEG of quality 100 without chroma subsampling, gray
-    where the source is gray, rotated as its EXIF orientation says; only the first picture of many,
-    and no transparency. How close that comes is measured, not forced: on photographs, drawings and
-    noise, colours are off by at most 0.5 of 255 levels on average over a picture, by at most 2 in
-    99% of its values (photographs: 99.8%) and by at most 4 in any, as YCbCr is rounded to 8 bits
-    too; gray by at most 2.
+    bytes. Any other image that decodes becomes an upright JPEG of quality 100 without chroma
+    subsampling, gray if the source is gray. Only the first picture of many is stored, without
+    transparency. Measured on photographs, drawings and noise, colours differ by at most 0.5 of 255
+    levels on average over a picture, by at most 2 levels in 99% of its values (photographs: 99.8%)
+    and by at most 4 in any, because of the rounding to YCbCr. Gray differs by at most 2 levels.
 
-    A picture whose longer side exceeds `max_side` pixels, or whose shorter side `short_side` (each
-    at least 1), is shrunk until it keeps both, with a Lanczos filter, to the shape of Pillow's
-    thumbnail, and encoded with quality 95. Any other is judged as if there were no limits.
+    A picture with a longer side over `max_side` pixels, or a shorter side over `short_side` pixels
+    (each at least 1), is shrunk until it keeps both limits. It gets a Lanczos filter, the shape of
+    Pillow's thumbnail, and quality 95. The limits do not change other pictures.
 
     Raises UnusableImage for what does not decode to the end, and, before anything is decoded, for
     what `opened_image` refuses: more than MAX_PIXELS pixels, and more.

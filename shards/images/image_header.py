@@ -34,9 +34,9 @@ class UnusableImage(Exception):
 def opened_image(data: bytes) -> Iterator[Image.Image]:
     """Open the image in a file's bytes, without decoding, if decoding is safe.
 
-    Raises UnusableImage for what is no image, for more than MAX_PIXELS pixels and more than
-    MAX_SCANNED_PIXELS pixels times scans, and in place of every other error while it is open, but
-    for NotPlain.
+    Raises UnusableImage for a file that is no image, and for more than MAX_PIXELS pixels or
+    MAX_SCANNED_PIXELS pixels times scans. Every other error while the image is open, except
+    NotPlain, becomes UnusableImage too.
     """
     if not data:
         raise UnusableImage("the file is empty")

@@ -40,16 +40,18 @@ def open_source(
 ) -> Source:
     """List the images of a source, sorted by class and name, without reading them.
 
-    `source` is a folder laid out as train/<class>/* and val/<class>/* (or a folder of classes, all
-    train but for val/), a folder with ImageNet's archives as downloaded, a folder of WebDataset
-    tars with labels, or a train archive. `val` names a folder or archive that is not found in
-    `source`, `devkit` the development kit of ILSVRC2012. `on_listed` is called now and then with
-    the number of images found so far.
+    `source` is one of these:
 
-    Raises UserError when something is missing, unreadable, damaged, compressed or laid out
-    otherwise; when nothing tells the class of an image, or two things tell it differently; when an
-    image is there twice, a class of train is empty, val has a class that train lacks, or the
-    selection names one that is not there.
+    - a folder with train/<class>/* and val/<class>/*, or with classes that are all train;
+    - a folder with ImageNet's archives as downloaded, or the train archive alone;
+    - a folder of WebDataset tars with labels.
+
+    `val` names a folder or archive outside `source`, `devkit` the development kit of ILSVRC2012.
+    `on_listed` is called from time to time with the number of images found so far.
+
+    Raises UserError for a source that is missing, unreadable, damaged, compressed or of another
+    layout. Other reasons are images of an unknown or contradicting class, repeated images, an empty
+    class of train, classes that are only in val, and selected classes that are missing.
     """
     chosen = selection.chosen()
     ignored = Ignored()

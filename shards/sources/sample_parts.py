@@ -24,9 +24,9 @@ class SampleParts(NamedTuple):
 def sample_parts(place: str, sample: TarSample) -> SampleParts | None:
     """Return the parts of a sample, or None if it has neither an image nor a label.
 
-    `place` names the tar for messages. Raises UserError for two images, for two members of the same
-    name, where image or label is missing, is no file or of a kind that is not taken, and where a
-    key seems to have a dot in it.
+    `place` names the tar for messages. Raises UserError for two images, two members of the same
+    name, a missing image or label, and a part that is no file or of an unsupported kind. A key that
+    seems to have a dot is refused too.
     """
     where = f"{place}/{sample.key}"
     _refuse_dotted(place, sample)

@@ -77,9 +77,9 @@ def walk_webdataset(
 ) -> None:
     """Add the images of a tar to the gathering. `place` names the tar for messages.
 
-    Raises UserError when the tar cannot be read or is damaged, for samples that `sample_parts`
-    refuses or whose members are apart from each other, and for anything in a .cls or .json that is
-    no label or class.
+    Raises UserError for an unreadable or damaged tar, for samples that `sample_parts` refuses, and
+    for samples with members apart from each other. A .cls without a label and a .json without a
+    valid class raise UserError too.
     """
     has_parts: dict[str, bool] = {}  # by key
 

@@ -44,8 +44,8 @@ def tar_members(
     """Yield the members, in order, of the archive in a seekable file or in a part of the file.
 
     Offsets count from the beginning of the file. A FILE's bytes are `size_bytes` at `offset`.
-    Raises DamagedTar, when it gets there, for what is no tar, ends early, has a damaged header, or
-    goes on after its end mark; OSError when the file cannot be read.
+    Raises DamagedTar for a file that is no tar, ends early, has a damaged header, or goes on after
+    its end mark, after the members before the damage. Raises OSError for an unreadable file.
     """
     if size_bytes is None:
         size_bytes = file.seek(0, io.SEEK_END) - start

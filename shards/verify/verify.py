@@ -47,8 +47,8 @@ def verify_shards(
     asks for more than one needs `if __name__ == "__main__":`). `progress(done, total)` counts
     bytes. The report is the same for any number of workers.
 
-    Raises UserError for a place that is no shard set (it has no manifest), cannot be listed, or if
-    a worker was killed; whatever is wrong with a set is in the report.
+    Raises UserError for a place without a manifest, a place that cannot be listed, and a killed
+    worker. The report has everything that is wrong with the set.
     """
     for name, value, least in (("sample", sample, 0), ("workers", workers, 1)):
         if value is not None and value < least:

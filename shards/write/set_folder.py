@@ -1,8 +1,8 @@
 """The place of a shard set during writing: a folder, or a prefix of an object store.
 
-From the first moment to the last it holds unfinished.json, the journal of what is done, and until
-the last moment no manifest, so that nobody can open half a set. Every file appears in full or not
-at all. A job that was killed at any moment is continued by calling it again.
+During the job the place holds unfinished.json, the journal of the finished shards. The manifest is
+written last, so nobody can open an incomplete set. Every file appears in full or not at all. After
+a kill at any moment, the same call continues the job.
 """
 
 import re

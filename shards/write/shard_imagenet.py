@@ -67,10 +67,10 @@ def shard_images(
     asks for more than one needs `if __name__ == "__main__":`). `progress(done, total)` counts
     images. `spelled` gives the names of parameters and of the manifest's options in messages.
 
-    Continues an interrupted call of the same job from the files in `out`. Raises UserError when the
-    source is missing, unreadable, empty, laid out otherwise or not the one of the interrupted call,
-    when `out` is a set already, holds other files or a job with other options, cannot be written or
-    is full, and when nothing of a split decodes.
+    Continues an interrupted call of the same job from the files in `out`. Raises UserError for a
+    source that is missing, unreadable, empty, of another layout, or not the source of the
+    interrupted call. `out` must be writable, have space, and hold no set, no other files and no job
+    with other options. A split without any image that decodes raises UserError too.
     """
     started_s = time.monotonic()
     refuse_out_of_range(
