@@ -1,16 +1,16 @@
-// The fused op: crops -> colours -> blur -> kept patches -> tokens of 768 values, in one launch.
+// Fused op: crops -> colours -> blur -> kept patches -> tokens of 768 values, in one launch.
 //
-// The definition is reference.py, the contract op.py. Compiled at run time for one patch side
-// (SIDE) and one output type (OUT: 0 float, 1 bfloat16, 2 half), with THREADS threads a block.
+// reference.py is the definition, op.py the contract. Compiled at run time for one patch side
+// (SIDE) and one output type (OUT: 0 float, 1 bfloat16, 2 half), with THREADS threads per block.
 //
-// A block makes TOKENS tokens of one crop, in one of three ways:
-// - p = 16 without blur: eight pixels a thread go from global memory through registers to global
-//   memory;
-// - p > 16 without blur: the bytes of some patches are staged in shared memory, a thread colours and
-//   shrinks a row of a patch, then another two columns (shrink.cuh);
-// - with blur: float planes of a patch with its halo are coloured, blurred along rows and columns in
-//   shared memory, and then shrunk (blur.cuh).
-// Flipping left and right commutes with blur and shrink, so it is done where values are written.
+// A block computes TOKENS tokens of one crop, in one of three ways:
+// - p = 16 without blur: each thread moves eight pixels from global memory through registers to
+//   global memory;
+// - p > 16 without blur: the block stages the bytes of some patches in shared memory. Each thread
+//   colours and shrinks a row of a patch, then shrinks two columns (shrink.cuh);
+// - with blur: the block colours float planes of a patch with its halo, blurs them along rows and
+//   columns in shared memory, and shrinks them (blur.cuh).
+// A horizontal flip commutes with blur and shrink, so the flip happens in the final stores.
 
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -43,7 +43,7 @@ struct Eight {
         to = out + token * VALUES + row * BASE + half * COUNT;
     }
 
-    // Nothing but moves: (byte / 255 - mean) / std as the definition rounds it.
+    // No colour changes: (byte / 255 - mean) / std, rounded as in the definition.
     __device__ __forceinline__ void store_moved(bool flip) const {
 #pragma unroll
         for (int channel = 0; channel < 3; ++channel) {
@@ -102,7 +102,7 @@ augment_patchify(const u8* crops, const float* params, const i64* keep_idx, cons
     const int begin = blockIdx.x % chunks * TOKENS;
     const int count = kept - begin < TOKENS ? kept - begin : TOKENS;
     Crop crop{crops + n * side * side * 3, side, Augmentation(params + n * COLUMNS)};
-    // Without jitter the sums are not there; what lies in their place is not used.
+    // Without jitter the sums are uninitialised and unused.
     float sum = 0.f;
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) sum += gray_sums[n * PARTS + part];
@@ -133,8 +133,8 @@ __device__ __forceinline__ float sum_of_grays(const u32* words, const Augmentati
     return sum;
 }
 
-// The gray that the contrast blends with: sums over PARTS parts of each crop, of the gray of the
-// image after those steps of the jitter that come before the contrast. One part a block.
+// Sums of gray for the contrast step, over PARTS parts of each crop, one part per block. The gray is
+// that of the image after the jitter steps before the contrast.
 extern "C" __global__ void __launch_bounds__(GRAY_THREADS)
 sum_gray(const u8* crops, const float* params, float* gray_sums, int side) {
     __shared__ float sums[GRAY_THREADS];
@@ -152,7 +152,7 @@ sum_gray(const u8* crops, const float* params, float* gray_sums, int side) {
         if (eight + PARTS * GRAY_THREADS < pixels / 8) load_eight(bytes, eight + PARTS * GRAY_THREADS, ahead);
         sum += sum_of_grays<8>(words, a);
     }
-    // What is left is a multiple of four pixels: sides are even.
+    // The rest is a multiple of four pixels, because sides are even.
     if (pixels % 8 && first == 0) sum += sum_of_grays<4>((const u32*)bytes + 3 * (pixels / 4 - 1), a);
     sums[threadIdx.x] = sum;
     __syncthreads();

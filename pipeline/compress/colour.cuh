@@ -1,8 +1,8 @@
 // Colours of augment_patchify: bytes -> float pixels in [0, 1] -> jitter and gray.
 //
-// The definition is reference.py. All threads of a block work on one crop, so every branch on a
-// parameter is uniform. Constants in capitals come from constants.cuh, which kernel_source.py makes from
-// the Python definition.
+// reference.py is the definition. All threads of a block process one crop, so every branch on a
+// parameter is uniform. Constants in capitals come from constants.cuh, which kernel_source.py
+// generates from the Python definition.
 
 // K neighbouring pixels.
 template <int K>
@@ -29,7 +29,7 @@ struct Augmentation {
         mean_gray = 0.f;
     }
 
-    // Nothing but moves: the result must be that of the definition to the last bit.
+    // No colour changes: the result equals the definition to the last bit.
     __device__ bool only_moves() const {
         return order < 0 && !gray && !solarize && !(sigma > 0.f);
     }
@@ -86,7 +86,7 @@ __device__ __forceinline__ void turn_hue(float& r, float& g, float& b, float six
     float difference = is_green ? of_green : of_blue, corner = is_green ? sixths - 1.f : sixths + 1.f;
     difference = is_red ? of_red : difference;
     corner = is_red ? sixths - 3.f : corner;
-    // A gray has no hue: whatever h is, the chroma of 0 leaves it as it is.
+    // A gray has no hue: its chroma of 0 cancels h.
     float h = fmaf(difference, __fdividef(1.f, fmaxf(chroma, 1e-20f)), corner);
     h = fmaf(-6.f, fmaf(h, 1.f / 6.f, ROUNDING) - ROUNDING, h);  // within half a turn
     r = fmaf(chroma, __saturatef(fabsf(h) - 1.f), lowest);
@@ -135,7 +135,7 @@ __device__ __forceinline__ void jitter(Pixels<K>& x, const Augmentation& a) {
 
 __device__ __forceinline__ float solarized(float value) { return value >= 0.5f ? 1.f - value : value; }
 
-// Everything that is done to single pixels before the blur.
+// All colour steps before the blur.
 template <int K>
 __device__ __forceinline__ void colour(Pixels<K>& x, const Augmentation& a) {
     jitter<false>(x, a);

@@ -1,4 +1,4 @@
-// A crop in global memory, and where the kept patches lie in it.
+// Crop in global memory, and the positions of its kept patches.
 
 constexpr int BASE = 16;
 constexpr int VALUES = 3 * BASE * BASE;
@@ -10,7 +10,7 @@ struct Crop {
     Augmentation augmentation;
 };
 
-// Where a patch lies in the crop as it is stored, before the flip.
+// Position of a patch in the stored crop, before the flip.
 struct Place {
     int top, left;
 };
@@ -34,7 +34,7 @@ __device__ __forceinline__ int reflected(int at, int side) {
     return at < 0 ? 0 : at;  // a padding pixel far outside, which nothing uses
 }
 
-// Four pixels of a row, from column `left` on; what lies outside the crop is reflected.
+// Four pixels of a row, from column `left` on; pixels outside the crop are reflected.
 __device__ __forceinline__ Pixels<GROUP> four_pixels(const Crop& crop, int row, int left) {
     const u8* line = crop.bytes + reflected(row, crop.side) * crop.side * 3;
     if (left >= 0 && left + GROUP <= crop.side) {

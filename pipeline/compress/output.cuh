@@ -1,4 +1,4 @@
-// What leaves augment_patchify: float32, bfloat16 or half, rounded to nearest even, once.
+// Output of augment_patchify: float32, bfloat16 or half, rounded once to nearest even.
 
 #if OUT == 0
 typedef float Out;

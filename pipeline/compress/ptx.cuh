@@ -1,13 +1,13 @@
-// The instructions that need PTX, so that no CUDA header is needed where the code is compiled.
+// Instructions in PTX, so that compiling needs no CUDA header.
 
-// One, two or four words from global to shared memory that the thread does not wait for.
+// Copy one, two or four words from global to shared memory without waiting.
 template <int WORDS>
 __device__ __forceinline__ void copy_words(u32* to, const u32* from) {
     const u32 shared = (u32)__cvta_generic_to_shared(to);
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(4 * WORDS) : "memory");
 }
 
-// Waits for this thread's copies.
+// Wait for this thread's copies.
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }

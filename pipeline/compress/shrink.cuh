@@ -1,18 +1,18 @@
 // p x p patches -> 16 x 16: A X A^T with A = pinv(B), B the interpolation from 16 to p (shrink.py).
 //
 // Factored, A = (B^T B)^-1 B^T: row i of B has two values, at LEFT[i] and beside it, so B^T is two
-// multiplications a pixel; B^T B is tridiagonal, and its L D L^T is known when this is compiled. That
-// is a quarter of the operations of a product with A.
+// multiplications per pixel; B^T B is tridiagonal, and its factors L D L^T are compile-time constants.
+// The factored form needs a quarter of the operations of a product with A.
 
-// Rows of shrunk values, of a channel after the other: so far apart that columns, read by 8 threads
-// a channel, fall into different banks.
+// Rows of shrunk values, channel by channel. Their distance puts columns, which 8 threads per channel
+// read, into different banks.
 constexpr int SHRUNK_PITCH = 20;
 constexpr int SHRUNK_CHANNEL = (SIDE * SHRUNK_PITCH + 15) / 32 * 32 + 16;
 constexpr int SHRUNK_FLOATS = 3 * SHRUNK_CHANNEL;
 
-// A row of a patch as it is staged: in units as wide as its alignment allows (30 px rows may begin
-// in the middle of a word, and are copied from its beginning), of which an odd number is a pitch:
-// rows that threads read side by side then lie in different banks.
+// Staged row of a patch, in units as wide as its alignment allows. A row of 30 px may begin in the
+// middle of a word; the copy begins with this word. The pitch is an odd number of units, so rows
+// that neighbouring threads read are in different banks.
 constexpr int UNIT_WORDS = SIDE == 48 ? 4 : SIDE % 8 == 0 ? 2 : 1;
 constexpr int ROW_WORDS = (3 * SIDE + (SIDE % 4 ? 2 : 0) + 3) / 4;
 constexpr int ROW_UNITS = ROW_WORDS / UNIT_WORDS;
@@ -51,7 +51,7 @@ __device__ __forceinline__ void put_line(float* to, const float (&y)[BASE]) {
     for (int j = 0; j < BASE; j += GROUP) put_four(to + j, y + j);
 }
 
-// The bytes of a patch by one warp: each thread copies the same unit of every so manieth row.
+// One warp copies the bytes of a patch; each thread copies one unit of every ROWS-th row.
 __device__ __forceinline__ void stage_bytes(const Crop& crop, const Place& place, u32* staged) {
     constexpr int ROWS = WARP / ROW_UNITS;
     const int lane = threadIdx.x % WARP, unit = lane % ROW_UNITS;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void stage_bytes(const Crop& crop, const Place& place
     }
 }
 
-// Some words of a staged row; what lies beyond its end is zero.
+// Words of a staged row; words beyond its end are zero.
 template <int COUNT>
 __device__ __forceinline__ void staged_words(const u32* row, int first, u32 (&words)[COUNT]) {
 #pragma unroll
@@ -156,8 +156,8 @@ __device__ __forceinline__ void stage_chunk(const Crop& crop, const i64* keep_id
     }
 }
 
-// Chunks of patches, a thread a row. The bytes of the next chunk are on their way while the columns
-// of this one are made.
+// Chunks of patches, with one thread per row. The bytes of the next chunk are fetched while the
+// threads compute the columns of this chunk.
 __device__ void shrunk_tokens(const Crop& crop, const i64* keep_idx, i64 first, int tokens, float* shared, Out* out) {
     float* shrunk = shared;
     u32* staged = (u32*)(shared + CHUNK * SHRUNK_FLOATS);

@@ -1,4 +1,4 @@
-// One axis of a window: where outputs lie among the image's pixels (definition.py).
+// One axis of a window: positions of outputs among the image's pixels (definition.py).
 
 __device__ __forceinline__ int smaller(int a, int b) { return a < b ? a : b; }
 __device__ __forceinline__ int larger(int a, int b) { return a > b ? a : b; }
@@ -8,8 +8,8 @@ __device__ __forceinline__ float tent(float distance, float inverse_radius) {
     return fmaxf(0.f, fmaf(-fabsf(distance), inverse_radius, 1.f));
 }
 
-// Pixels are counted from the one that the window begins in: the digits of a float are then spent
-// on the window and not on where in the image it lies.
+// Pixel 0 is the pixel in which the window begins, so the digits of a float resolve positions in the
+// window, however far the window is from the image's origin.
 struct Axis {
     int origin;                           // the image's pixel that is 0 here
     int extent;                           // the image's pixels
@@ -36,11 +36,11 @@ struct Axis {
         return fmaf((float)output, scale, -(float)pixel) + fmaf((float)output + 0.5f, scale_low, begin);
     }
 
-    // The nearest pixel that the image has.
+    // Nearest pixel inside the image.
     __device__ __forceinline__ int inside(int pixel) const {
         return smaller(larger(pixel, -origin), extent - 1 - origin);
     }
-    // Pixels that an output sees, at most.
+    // Most pixels that an output reads.
     __device__ __forceinline__ int taps() const { return (int)ceilf(2.f * radius); }
     __device__ __forceinline__ int first_seen(int output) const { return inside(first_within(output, radius)); }
     __device__ __forceinline__ int last_seen(int output) const { return inside((int)ceilf(centre(output) + radius)); }

@@ -1,11 +1,11 @@
-// Windows of decoded images -> crops: the definition is definition.py, the contract crop.py.
+// Windows of decoded images -> crops. definition.py is the definition, crop.py the contract.
 //
-// A block makes some neighbouring rows of one crop (a strip), in tiles: as many of its columns as
-// see no more than SPAN bytes of a row of the image. Rows of the image are on their way to shared
-// memory (rows.cuh), while of those that are there each is summed up across (across.cuh), which gives
-// a thread the colours of its column, and these then down the image, in registers (down.cuh).
-// Compiled at run time for THREADS threads a block at most, BLOCKS of which a multiprocessor is to
-// hold. A launch asks for whole warps of them, as many as a tile has columns.
+// A block computes some neighbouring rows of one crop (a strip), tile by tile. A tile has as many
+// columns as read at most SPAN bytes of a row of the image, with one thread per column. While
+// shared memory receives further rows of the image (rows.cuh), each thread sums the pixels of a row
+// for its column (across.cuh), and adds these sums down the image in registers (down.cuh).
+// Compiled at run time for at most THREADS threads per block and BLOCKS blocks per multiprocessor. A
+// launch has whole warps, with at least one thread for each column of a tile.
 
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -41,7 +41,7 @@ template <int TAPS, bool SHRINKS>
 __device__ __forceinline__ void tile_rows(const Axis& along, const Axis& axis, const Tile& tile, const Source& source, int begin, int count, Ring& ring, Out& out) {
     Down<TAPS, SHRINKS> down(along, tile);
     Fetch fetch(source, axis, begin, count, ring);
-    // One place where copies begin: the instruction cache has no room for the code twice.
+    // Copies begin at one place, because the instruction cache cannot hold the code twice.
     for (int ahead = 1 - GROUPS; down.made < count; ++ahead) {
         const Row* rows = ahead < 0 ? nullptr : fetch.next_rows();
         fetch.copy_group();
@@ -62,7 +62,7 @@ __device__ __forceinline__ void tile_with_taps(const Axis& along, const Axis& ax
 }
 
 // ptrs_N, sizes_N2 (height, width), windows_VN4 (top, left, bottom, right) -> crops_VNHWC. Blocks
-// are numbered so that views of an image are near each other in time: it is then in the L2 cache.
+// are numbered so that views of an image run at nearly the same time and share the L2 cache.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 crop(const i64* ptrs, const int* sizes, const float* windows, u8* crops, int n, int views, int size, int strip) {
     extern __shared__ __align__(16) u8 shared[];

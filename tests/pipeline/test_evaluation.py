@@ -1,4 +1,4 @@
-"""What evaluation shows is what torchvision's Resize(256, BICUBIC) and CenterCrop(224) show."""
+"""Evaluation batches against torchvision's Resize(256, BICUBIC) and CenterCrop(224)."""
 
 import io
 from pathlib import Path
@@ -47,7 +47,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
 
 
 def shown(split: Split, device: torch.device, **options: bool) -> Pixels:
-    """pixels_NHWC in levels of 255, put together from the tokens."""
+    """Reassemble pixels_NHWC, in levels of 255, from the tokens."""
     ((tokens, _),) = evaluation_batches(split, LoaderOptions(8, 0, device), **options)
     patches = tokens.values_NLV.cpu().double().view(-1, 14, 14, 3, 16, 16)
     pixels = patches.permute(0, 1, 4, 2, 5, 3).reshape(-1, 224, 224, 3)
@@ -60,7 +60,7 @@ def decoded(split: Split) -> list[Image.Image]:
 
 
 def test_a_picture_is_torchvisions_to_a_level(split: Split) -> None:
-    """Of torchvision on tensors, rounded once, as ours is."""
+    """Torchvision on tensors also rounds once."""
     ours = shown(split, torch.device("cpu"))
     for picture, image in zip(ours, decoded(split), strict=True):
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float()
@@ -71,7 +71,7 @@ def test_a_picture_is_torchvisions_to_a_level(split: Split) -> None:
 
 
 def test_a_picture_is_pillows_to_a_level_nearly_everywhere(split: Split) -> None:
-    """Pillow rounds and clips between its two passes too, which shows beside hard edges."""
+    """Pillow also rounds and clips between its two passes, with an effect beside hard edges."""
     ours = shown(split, torch.device("cpu"))
     for picture, image in zip(ours, decoded(split), strict=True):
         for step in TRANSFORM:
@@ -88,13 +88,13 @@ def test_linear_interpolation_is_another_picture(split: Split) -> None:
 
 @pytest.mark.gpu
 def test_a_gpu_shows_the_same(split: Split) -> None:
-    """To what its JPEG decoder differs by: a crop one pixel off differs more."""
+    """The tolerance covers the JPEG decoders; a crop shifted by one pixel exceeds it."""
     gap = np.abs(shown(split, torch.device("cuda")) - shown(split, torch.device("cpu")))
     assert gap.mean() < 2
 
 
 def test_windows_are_where_torchvision_cuts() -> None:
-    """To the pixel of the resized picture, also where halves are rounded."""
+    """Windows agree to the pixel of the resized picture, also where halves are rounded."""
     for height, width in [(375, 500), (500, 375), (257, 301), (1, 7), (300, 300), (101, 5000)]:
         short = min(height, width)
         resized = int(256 * height / short), int(256 * width / short)

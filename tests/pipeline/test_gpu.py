@@ -1,4 +1,4 @@
-"""The data path on a GPU against the same path on the CPU."""
+"""Data path on a GPU against the same path on the CPU."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ def test_a_gpu_loader_gives_the_cpu_loaders_tokens_but_for_its_decoder(
 
 
 def test_crops_are_not_overwritten_while_the_gpu_is_behind(shard_set: ShardSet) -> None:
-    """DALI may reuse a buffer only when the kernels that read it are done."""
+    """DALI may reuse a buffer only after the kernels that read it."""
     train, compression = shard_set.split("train"), (Compression(16, 0.0),) * 2
     options = replace(CPU, device=torch.device("cuda"))
     calm, busy = (Loader(train, views.simclr(240), options) for _ in range(2))

@@ -31,7 +31,7 @@ HALF = (Compression(30, 0.5), Compression(30, 0.5))
 
 
 def by_sample(batches: list[Batch]) -> dict[tuple[int, int], list[torch.Tensor]]:
-    """(epoch, sample) -> the sample's tokens in each view."""
+    """Return the sample's tokens in each view by (epoch, sample)."""
     return {
         (batch.epoch, int(sample)): [view.values_NLV[row] for view in batch.views]
         for batch in batches
@@ -102,7 +102,7 @@ def test_the_compression_may_change_from_batch_to_batch(shard_set: ShardSet) -> 
 
 
 def test_views_are_shown_anew_in_the_same_crop_and_augmentation(shard_set: ShardSet) -> None:
-    """As MoCo's symmetric loss takes them: query, query, key, key."""
+    """MoCo's symmetric loss uses each view as query and as key."""
     train, whole = shard_set.split("train"), Compression(30, 0.0)
     pair = views.moco(240)
     batch = Loader(train, pair, OPTIONS).next((*HALF, whole, whole))
@@ -149,7 +149,7 @@ def cut(split: Split) -> tuple[list[Encoded], list[np.ndarray]]:
 
 
 def test_crops_are_torchvisions_resized_crops_but_for_the_edge(shard_set: ShardSet) -> None:
-    """At a window's edge DALI's filter sees the pixels beyond it, torchvision's does not."""
+    """At a window's edge DALI's filter reads the pixels beyond it; torchvision's does not."""
     for encoded, crops in zip(*cut(shard_set.split("train")), strict=True):
         for row, sample in enumerate(encoded.plan.samples_N):
             with Image.open(io.BytesIO(encoded.jpegs[row].tobytes())) as image:
@@ -184,7 +184,7 @@ def test_evaluation_sees_every_sample_once_as_torchvision_would_show_it(
 
 
 def with_image_5(split: Split, change: Callable[[bytes], bytes]) -> Split:
-    """The split, but that image 5 reads as `change` makes it."""
+    """Return the split with the bytes of image 5 changed by `change`."""
     image, label = split.read(5)
     data = change(image)
 

@@ -13,7 +13,7 @@ WORLDS = (1, 2, 3, 8)
 
 
 def drawn_settings() -> list[tuple[int, int, int, int]]:
-    """(samples, batch, world, seed): random ones, and those where an epoch has no or one tail."""
+    """Return (samples, batch, world, seed): random, and with epochs that omit few samples."""
     rng = np.random.default_rng(7)
     settings = []
     for world in WORLDS:
@@ -30,27 +30,27 @@ def drawn_settings() -> list[tuple[int, int, int, int]]:
 def ranks_of(
     samples: int, batch: int, world: int, seed: int, start: Position, count: int
 ) -> list[list[Plan]]:
-    """The first `count` plans of every rank."""
+    """Return the first `count` plans of every rank."""
     return [
         list(itertools.islice(plans(samples, batch, seed, rank, world, start), count))
         for rank in range(world)
     ]
 
 
-def dealt(order: list[int], batch: int, world: int) -> list[list[list[int]]]:
-    """What [rank][k] shall hold, dealt out one sample at a time."""
-    hands: list[list[list[int]]] = [[] for _ in range(world)]
-    deck = iter(order)
+def samples_by_rank(order: list[int], batch: int, world: int) -> list[list[list[int]]]:
+    """Return the expected samples [rank][k], assigned one sample at a time."""
+    by_rank: list[list[list[int]]] = [[] for _ in range(world)]
+    left = iter(order)
     while True:
-        trick = [[s for _, s in zip(range(batch), deck, strict=False)] for _ in range(world)]
-        if len(trick[-1]) < batch:
-            return hands
-        for hand, cards in zip(hands, trick, strict=True):
-            hand.append(cards)
+        step = [[s for _, s in zip(range(batch), left, strict=False)] for _ in range(world)]
+        if len(step[-1]) < batch:
+            return by_rank
+        for batches, samples in zip(by_rank, step, strict=True):
+            batches.append(samples)
 
 
 @pytest.mark.parametrize(("samples", "batch", "world", "seed"), drawn_settings())
-def test_ranks_are_dealt_each_epochs_order_batch_by_batch(
+def test_ranks_take_each_epochs_order_batch_by_batch(
     samples: int, batch: int, world: int, seed: int
 ) -> None:
     full = batches_per_epoch(samples, batch, world)
@@ -58,11 +58,11 @@ def test_ranks_are_dealt_each_epochs_order_batch_by_batch(
     for epoch in range(3):
         order = epoch_order(samples, seed, epoch).tolist()
         assert sorted(order) == list(range(samples))
-        hands = dealt(order, batch, world)
+        expected = samples_by_rank(order, batch, world)
         visits: Counter[int] = Counter()
-        for rank, hand in zip(ranks, hands, strict=True):
+        for rank, batches in zip(ranks, expected, strict=True):
             planned = rank[epoch * full : (epoch + 1) * full]
-            assert [plan.samples_N.tolist() for plan in planned] == hand
+            assert [plan.samples_N.tolist() for plan in planned] == batches
             assert {plan.epoch for plan in planned} == {epoch}
             assert planned[-1].after == Position(epoch + 1, 0)
             for plan in planned:
@@ -83,7 +83,7 @@ def test_a_run_stopped_after_any_batch_goes_on_as_if_it_had_not_been(world: int)
 
 
 def test_one_rank_and_many_see_the_same_images_in_the_same_step() -> None:
-    """So that a step is the same step, however many ranks share it."""
+    """A step has the same samples for every number of ranks."""
     for world in WORLDS:
         alone = ranks_of(200, 24, 1, 3, Position(), 16)[0]
         ranks = ranks_of(200, 24 // world, world, 3, Position(), 16)
@@ -93,7 +93,7 @@ def test_one_rank_and_many_see_the_same_images_in_the_same_step() -> None:
 
 
 def test_who_is_left_over_is_drawn_anew_each_epoch() -> None:
-    """Binomial over epochs: chi-square of the counts, and no two epochs leave out the same."""
+    """Counts pass a chi-square test for a binomial, and no two epochs omit the same samples."""
     samples, batch, epochs = 400, 96, 600
     left = samples % batch
     left_out = [frozenset(epoch_order(samples, 0, e)[-left:].tolist()) for e in range(epochs)]
@@ -112,7 +112,7 @@ def positions(seed: int, epoch: int, samples: int) -> np.ndarray:
 
 
 def test_where_a_sample_comes_says_nothing_about_where_it_comes_next() -> None:
-    """All pairs of 30 epochs, and the files' order: rank correlations as of independent shuffles.
+    """Rank correlations of all pairs of 30 epochs, and of file order, are those of random shuffles.
 
     They have mean 0 and standard deviation 1 / sqrt(n - 1).
     """
@@ -127,7 +127,7 @@ def test_where_a_sample_comes_says_nothing_about_where_it_comes_next() -> None:
 
 
 def test_seeds_shuffle_independently_in_all_their_epochs() -> None:
-    """Also the epoch 1 of seed 0 and the epoch 0 of seed 1."""
+    """Epoch 1 of seed 0 and epoch 0 of seed 1 are compared as well."""
     seeds = (0, 1, 2, 3, 2**31, 2**32 - 1)
     places = np.stack([positions(seed, epoch, 3000) for seed in seeds for epoch in range(5)])
     scaled = np.corrcoef(places)[np.triu_indices(len(places), 1)] * np.sqrt(2999)
@@ -135,7 +135,7 @@ def test_seeds_shuffle_independently_in_all_their_epochs() -> None:
 
 
 def test_neighbours_of_an_epoch_are_not_neighbours_of_the_next() -> None:
-    """Of n - 1 adjacent pairs, 2 on average stay adjacent in another shuffle: a Poisson count."""
+    """On average 2 of n - 1 adjacent pairs stay adjacent in another shuffle (Poisson)."""
     samples, epochs = 2000, 200
     stayed = 0
     for epoch in range(epochs):
@@ -146,7 +146,7 @@ def test_neighbours_of_an_epoch_are_not_neighbours_of_the_next() -> None:
 
 
 def test_every_sample_comes_anywhere_in_an_epoch_equally_often() -> None:
-    """Chi-square over (sample, tenth of the epoch) for 500 epochs."""
+    """A chi-square test counts (sample, tenth of the epoch) over 500 epochs."""
     samples, epochs, tenths = 200, 500, 10
     counts = np.zeros((samples, tenths))
     for epoch in range(epochs):

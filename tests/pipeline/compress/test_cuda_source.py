@@ -1,7 +1,7 @@
-"""The CUDA source without a GPU: it compiles, and computes what the definition does.
+"""CUDA source of the op without a GPU: it compiles, and run as C++ it equals the definition.
 
-NVRTC needs no GPU. What the code computes is tested by running it as C++, a thread for a thread,
-where there is a compiler; the instructions that only PTX has are left out.
+NVRTC needs no GPU. A C++ compiler builds the same source without the PTX instructions, and one CPU
+thread runs each GPU thread.
 """
 
 import ctypes
@@ -127,7 +127,7 @@ extern "C" void run(const u8* crops, const float* params, const i64* keep_idx, f
 
 
 def built(p: int, folder: Path) -> ctypes.CDLL:
-    """The kernels for float32, as a library."""
+    """Compile the kernels for float32 as a library."""
     sources = files("accelssl.pipeline.compress")
     for name in ("colour.cuh", "output.cuh", "crop.cuh", "shrink.cuh", "blur.cuh"):
         (folder / name).write_text((sources / name).read_text())

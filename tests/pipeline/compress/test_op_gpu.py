@@ -1,8 +1,8 @@
-"""The op's GPU implementations against the definition in float64, and as citizens of PyTorch.
+"""GPU implementations of the op: errors against the definition in float64, and use in PyTorch.
 
-Bounds: pure moves are equal to the last bit. Otherwise the largest and the mean error against
-float64 are at most twice the definition's own in the same precision, but where the solarization's
-threshold or the change of the largest colour is so near that rounding decides.
+Bounds: tokens without arithmetic are equal to the last bit. Otherwise the largest and the mean
+error against float64 are at most twice the definition's in the same precision. Exceptions are
+values so near to solarize's threshold, or to a change of the largest colour, that rounding decides.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ both = pytest.mark.parametrize("implementation", GPU_IMPLEMENTATIONS)
 
 
 def crops_of(n: int, side: int, rng: np.random.Generator) -> Tensor:
-    """Noise, smooth colours, grays, and every byte value."""
+    """Return crops with noise, smooth colours, grays and every byte value."""
     crops = rng.integers(0, 256, (n, side, side, 3), dtype=np.uint8)
     ramp = np.linspace(0, 255, side).astype(np.uint8)
     crops[0::4] = np.stack(np.broadcast_arrays(ramp, ramp[:, None], ramp[::-1]), axis=-1)

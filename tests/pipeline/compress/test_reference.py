@@ -1,4 +1,4 @@
-"""The definition's colours against torchvision on 8-bit pictures, within two levels."""
+"""Colours of the definition against torchvision on 8-bit pictures, within two levels."""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -18,7 +18,7 @@ LEVELS = 2.0
 
 @pytest.fixture(scope="module")
 def crops_NHWC() -> Tensor:
-    """Colourful crops: smooth, noisy, dark and bright ones."""
+    """Return colourful crops: smooth, noisy, dark and bright ones."""
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 256, (4, 7, 7, 3)).astype(np.uint8)
     bicubic = Image.Resampling.BICUBIC
@@ -29,7 +29,7 @@ def crops_NHWC() -> Tensor:
 
 
 def changed(crops_NHWC: Tensor, column: Column, value: float) -> Tensor:
-    """The definition with one column set, in 8-bit levels, NCHW."""
+    """Return the definition with one column set, in 8-bit levels, NCHW."""
     params = torch.from_numpy(identity(len(crops_NHWC)))
     if column in (Column.BRIGHTNESS, Column.CONTRAST, Column.SATURATION, Column.HUE):
         params[:, Column.ORDER] = 0
@@ -95,7 +95,7 @@ def test_flip_mirrors_left_and_right(crops_NHWC: Tensor) -> None:
 def test_every_order_of_jitter_then_gray_blur_solarize_flip_is_torchvisions_chain(
     crops_NHWC: Tensor,
 ) -> None:
-    """Against torchvision in float, so that only the order and the semantics can differ."""
+    """Compare with torchvision in float, so that only order and semantics can differ."""
     image = crops_NHWC[:1].permute(0, 3, 1, 2).float() / 255
     steps = {
         Column.BRIGHTNESS: (tv.adjust_brightness, 1.37),
@@ -120,7 +120,7 @@ def test_every_order_of_jitter_then_gray_blur_solarize_flip_is_torchvisions_chai
 def test_jitter_gray_blur_and_solarize_are_torchvisions_in_this_order_and_in_no_other(
     crops_NHWC: Tensor,
 ) -> None:
-    """Gray and blur are both linear: the only two neighbours whose order shows nothing."""
+    """Gray and blur are linear, so exchanging these two neighbours changes nothing."""
     steps: dict[str, Callable[[Tensor], Tensor]] = {
         "jitter": lambda image: tv.adjust_hue(
             tv.adjust_saturation(tv.adjust_brightness(image, 1.5), 1.3), 0.09

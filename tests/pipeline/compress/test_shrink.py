@@ -9,7 +9,7 @@ from accelssl.pipeline.compression import PATCH_SIDES
 
 
 def responses(p: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A base kernel on shrunk patches, timm's PI-resized kernel and a plainly resized kernel."""
+    """Return responses of a base, a PI-resized and a plainly resized kernel."""
     generator = torch.Generator().manual_seed(p)
     kernel = torch.randn(8, 3, 16, 16, generator=generator)
     patches = torch.rand(1, 5, 3, p, p, generator=generator)

@@ -1,8 +1,8 @@
-"""The Triton kernels against the same augmentation in float64 by torchvision and Matplotlib.
+"""Triton kernels against the same augmentation in float64 by torchvision and Matplotlib.
 
-Without a GPU Triton's interpreter runs them, in a process of its own: whether Triton interprets is
-settled when it is imported. Uninitialised memory is NaN there, so that no element goes unwritten
-unseen. A kernel's error is at most twice the float32 definition's plus FLOOR, and at most CAP.
+Without a GPU Triton's interpreter runs the kernels in a separate process, because Triton reads the
+choice when it is imported. Uninitialised memory is NaN there, so an unwritten element is found.
+A kernel's error is at most twice the float32 definition's plus FLOOR, and at most CAP.
 """
 
 import re
@@ -67,7 +67,7 @@ def noise(n: int, size: int, seed: int = 0) -> Tensor:
 
 
 def row(**values: float) -> Tensor:
-    """The parameters of one crop, (1, P): none but these; jitter that is not named does nothing."""
+    """Return the parameters of one crop, (1, P); jitter that is not named does nothing."""
     params = torch.from_numpy(identity(1))
     params[:, Column.BRIGHTNESS : Column.HUE] = 1
     for name, value in values.items():
@@ -90,9 +90,9 @@ STEPS: dict[Column, Callable[[Tensor, float], Tensor]] = {
 
 
 def exact_image(crop_HWC: Tensor, values: list[float]) -> tuple[Tensor, Tensor]:
-    """The normalised image in float64, and where solarize could go either way: within 1e-6 of it.
+    """Return the float64 normalised image, and the values within 1e-6 of solarize's threshold.
 
-    That is the only place where rounding can make a jump: hue is continuous where its cases meet.
+    Only there rounding can cause a jump: hue is continuous where its cases meet.
     """
     image = crop_HWC.permute(2, 0, 1).double() / 255
     order = int(values[Column.ORDER])
@@ -112,7 +112,7 @@ def exact_image(crop_HWC: Tensor, values: list[float]) -> tuple[Tensor, Tensor]:
 
 
 def exact_tokens(crops: Tensor, params: Tensor, keep_idx: Tensor, p: int) -> tuple[Tensor, Tensor]:
-    """tokens_NLV in float64, and which values do not hang on a colour at solarize's threshold."""
+    """Return tokens_NLV in float64, and which values solarize's threshold cannot change."""
     matrix, grid = torch.tensor(shrink_matrix(p)), crops.shape[1] // p
     tokens = torch.empty(*keep_idx.shape, 3, 16, 16, dtype=torch.float64)
     is_sure = torch.empty(tokens.shape, dtype=torch.bool)
@@ -129,7 +129,7 @@ def exact_tokens(crops: Tensor, params: Tensor, keep_idx: Tensor, p: int) -> tup
 def assert_exact(
     op: Op, crops: Tensor, params: Tensor, keep_idx: Tensor, p: int, cap: float = CAP
 ) -> None:
-    """Compare sample by sample with the definition's error and with `cap`, which nothing moves."""
+    """Compare the error of each sample with the definition's error and with the constant `cap`."""
     exact, is_sure = exact_tokens(crops, params, keep_idx, p)
     ours = op(crops, params, keep_idx, p, torch.float32)
     definition = reference.augment_patchify(crops, params, keep_idx, p)
@@ -195,7 +195,7 @@ def test_extreme_factors_are_as_exact_as_the_definition(op: Op) -> None:
 
 
 def test_pure_colours_are_as_exact_as_the_definition(op: Op) -> None:
-    """Where two or three channels are equal hue's cases meet, and chroma may be zero."""
+    """Hue's cases meet where two channels are equal; chroma is zero where all three are."""
     levels = [0, 1, 127, 128, 255]
     colours = torch.cartesian_prod(*[torch.tensor(levels, dtype=torch.uint8)] * 3)
     crops = colours.repeat(3, 1)[:256].view(1, 16, 16, 3).expand(3, -1, -1, -1)
@@ -217,7 +217,7 @@ def test_a_blur_mirrors_the_crop_at_its_borders(op: Op) -> None:
 
 
 def test_contrast_blends_with_the_mean_of_the_whole_crop(op: Op) -> None:
-    """240 px: many parts, the last one not full; and what is kept is not like the rest."""
+    """Crops of 240 px have many parts, the last not full; kept patches differ from the others."""
     crops = noise(1, 240) // 2
     crops[:, 48:, :, :2] += 127
     assert_exact(op, crops, row(order=2, **STRENGTHS), torch.tensor([[0, 3, 24]]), 48)
@@ -284,7 +284,7 @@ def test_inputs_may_be_views_and_an_empty_batch_is_an_empty_result(op: Op) -> No
 
 
 def many(n: int, p: int) -> tuple[Tensor, Tensor, Tensor]:
-    """n crops of 240 px on the GPU, each kind of sample among them; half of the patches."""
+    """Return n crops of 240 px on the GPU with every kind of sample, and half of the patches."""
     kinds = [row(order=3, **STRENGTHS), row(flip=1), row(order=8, **STRENGTHS, sigma=1.2, gray=1)]
     places = torch.arange(0, (240 // p) ** 2, 2)
     params = torch.cat(kinds).repeat(n // 3, 1)
@@ -369,7 +369,7 @@ def test_the_sums_compile_for_an_sm_90_without_a_gpu(tmp_path: Path) -> None:
 
 
 def kernel_code(name: str, types: dict[str, str], told: dict[str, int]) -> Any:
-    """The compiled kernel, as Triton has it."""
+    """Return the kernel as compiled by Triton."""
     if triton.knobs.runtime.interpret:
         pytest.skip("TRITON_INTERPRET is set")
     return compiled(getattr(triton_kernel, name), told, 90, types)

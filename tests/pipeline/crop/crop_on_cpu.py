@@ -1,4 +1,4 @@
-"""The crop's CUDA source run as C++, a thread for a thread, and what its crops are held to."""
+"""Run the crop's CUDA source as C++, with one CPU thread per GPU thread, and check its crops."""
 
 import ctypes
 import subprocess
@@ -87,7 +87,7 @@ extern "C" void run(const i64* ptrs, const int* sizes, const float* windows, u8*
 
 
 def write_sources(folder: Path) -> dict[str, str]:
-    """Into the folder, and by their names."""
+    """Write the sources to a folder under their names."""
     texts = kernel_source.sources()
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -95,8 +95,10 @@ def write_sources(folder: Path) -> dict[str, str]:
 
 
 def built(span: int, is_late: bool, folder: Path) -> ctypes.CDLL:
-    """The kernel, for tiles that see so many bytes of a row. What it copies to shared memory is
-    there at once, or no sooner than it waits for it."""
+    """Compile the kernel for tiles that read `span` bytes of a row.
+
+    Copies to shared memory arrive at once, or only when the kernel waits for them.
+    """
     code = write_sources(folder)["crop.cu"].replace('#include "ptx.cuh"', "")
     memory = "alignas(16) static u8 shared[SHARED_BYTES];"
     code = code.replace("extern __shared__ __align__(16) u8 shared[];", memory)
@@ -118,7 +120,7 @@ def built(span: int, is_late: bool, folder: Path) -> ctypes.CDLL:
 def crops_of(
     library: ctypes.CDLL, images: list[Image], windows: NDArray[np.float32], size: int, strip: int
 ) -> NDArray[np.uint8]:
-    """crops_VNHWC from windows_VN4, between bytes that must stay as they are."""
+    """Return crops_VNHWC from windows_VN4, and check that bytes around them stay unchanged."""
     views, n = windows.shape[:2]
     sizes = np.array([image.shape[:2] for image in images], dtype=np.int32)
     ptrs = np.array([image.ctypes.data for image in images], dtype=np.int64)
@@ -138,7 +140,7 @@ def crops_of(
 
 
 def noise(height: int, width: int, rng: np.random.Generator, skip: int = 0) -> Image:
-    """An image of random bytes that begins `skip` bytes after a multiple of 16."""
+    """Return an image of random bytes whose address is `skip` beyond a multiple of 16."""
     count = height * width * 3
     memory = rng.integers(0, 256, count + 32, dtype=np.uint8)
     begin = -memory.ctypes.data % 16 + skip
@@ -150,7 +152,7 @@ def assert_as_defined(
     images: list[Image],
     windows: NDArray[np.float32],
 ) -> None:
-    """The nearest whole number to what float64 gives, but for its last thousandths."""
+    """Check that crops are the float64 values rounded, to a few thousandths at the halves."""
     for view, n in np.ndindex(*windows.shape[:2]):
         image, window = torch.from_numpy(images[n]), torch.from_numpy(windows[view, n])
         exact = resized_image(image, window, crops.shape[2], torch.float64).numpy()

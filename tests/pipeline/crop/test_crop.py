@@ -1,4 +1,4 @@
-"""The crop's definition against DALI's resize, loops and torchvision; the public function."""
+"""Definition of the crop against DALI's resize, loops and torchvision; the public function."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def noise(height: int, width: int, rng: np.random.Generator) -> Image:
 
 
 def whole_windows(shapes: Sequence[tuple[int, int]], rng: np.random.Generator) -> NDArray[Any]:
-    """A window on whole pixels in each image."""
+    """Return a window on whole pixels in each image."""
     extents = np.array(shapes)
     low = rng.integers(0, extents)
     high = rng.integers(low + 1, extents + 1)
@@ -33,7 +33,7 @@ def whole_windows(shapes: Sequence[tuple[int, int]], rng: np.random.Generator) -
 
 
 def fractional_windows(shapes: Sequence[tuple[int, int]], rng: np.random.Generator) -> NDArray[Any]:
-    """At least half a pixel of each image."""
+    """Return windows on fractions of pixels, at least half a pixel large."""
     extents = np.array(shapes)
     low = rng.random(extents.shape) * 0.5 * extents
     high = low + 0.5 + rng.random(extents.shape) * (extents - low - 0.5)
@@ -47,7 +47,7 @@ def images_of(images: Sequence[Image]) -> Images:
 
 
 def resized_by_dali(images: list[Image], windows: NDArray[Any], size: int) -> NDArray[np.uint8]:
-    """As the data path resized before, on the CPU."""
+    """Resize with DALI's fn.resize on the CPU."""
     dali: Any = pytest.importorskip("nvidia.dali")
     fn, types = dali.fn, dali.types
     pipeline = dali.Pipeline(batch_size=len(images), num_threads=1, device_id=None)
@@ -85,7 +85,7 @@ def test_it_is_dalis_resize_to_one_level(windows_of: Any, size: int) -> None:
 
 
 def looped(image: Image, window: Sequence[float], size: int) -> NDArray[np.float64]:
-    """Written from the words of definition.py, a pixel at a time."""
+    """Resize one pixel at a time, by the text of definition.py."""
 
     def taps(low: float, high: float, extent: int, output: int) -> list[tuple[int, float]]:
         scale = (high - low) / size
@@ -120,7 +120,7 @@ def test_it_is_what_loops_in_float64_give(window: tuple[float, ...]) -> None:
 
 
 def test_the_whole_image_is_resized_as_torchvision_does() -> None:
-    """Where the window is the image, nothing lies beyond its edge for filters to differ about."""
+    """If the window is the image, no filter can read beyond its edge."""
     image = noise(250, 375, np.random.default_rng(2))
     (crops,) = crop(images_of([image]), [np.array([[0, 0, 250, 375]], dtype=np.float32)], 96)
     pixels = torch.from_numpy(image).permute(2, 0, 1)
@@ -261,7 +261,7 @@ def test_other_devices_are_refused_and_the_cpu_is_not() -> None:
 
 
 def decoded(images: list[Image]) -> Any:
-    """A TensorListCPU, as a pipeline gives it."""
+    """Return a TensorListCPU of a DALI pipeline."""
     dali: Any = pytest.importorskip("nvidia.dali")
     pipeline = dali.Pipeline(batch_size=len(images), num_threads=1, device_id=None)
     with pipeline:

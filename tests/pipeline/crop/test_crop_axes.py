@@ -1,7 +1,7 @@
-"""The crop's arithmetic of places, on its own: windows by the thousand, which crop_axes.cpp draws.
+"""Arithmetic of the crop's positions, for thousands of random windows that crop_axes.cpp draws.
 
-Where rounding puts an output's centre on the wrong side of a pixel, a whole row may be wrong, and
-that in one window of a thousand.
+Rounding that puts an output's centre on the wrong side of a pixel makes a whole row wrong, and may
+do so in one window of a thousand.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The crop on a GPU: the definition's values, every byte written, on the current stream."""
+"""Crop kernel on a GPU: the definition's values, every byte written, on the current stream."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ SHAPES = [(500, 375), (375, 500), (1, 1), (3, 700), (700, 2), (33, 1300), (2600,
 
 
 def noise(shapes: Sequence[tuple[int, int]], seed: int) -> list[Tensor]:
-    """Random images, that begin one byte after the other."""
+    """Return random images with addresses of all alignments."""
     rng = np.random.default_rng(seed)
     images = []
     for i, (height, width) in enumerate(shapes):
@@ -43,7 +43,7 @@ def drawn(shapes: Sequence[tuple[int, int]], seed: int) -> Windows:
 def assert_as_defined(
     crops: Tensor, images: list[Tensor], windows: Sequence[Windows], within: float = 1e-4
 ) -> None:
-    """The nearest whole number to what float64 gives, but for its last thousandths."""
+    """Check that crops are the float64 values rounded, to a few thousandths at the halves."""
     for view, windows_N4 in enumerate(windows):
         for i, image in enumerate(images):
             window = torch.from_numpy(windows_N4[i])
@@ -88,7 +88,7 @@ def test_every_byte_is_written(size: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_many_crops_are_what_each_is_alone() -> None:
-    """Strips are longer when there are many."""
+    """With many crops the kernel uses longer strips."""
     shapes = [SHAPES[i % 2] for i in range(700)]
     images, views = noise(shapes, 3), [drawn(shapes, 3), drawn(shapes, 4)]
     together = crop(of(images), views, 96)

@@ -1,6 +1,6 @@
-"""The crop's CUDA source without a GPU: it compiles, and computes what the definition does.
+"""CUDA source of the crop without a GPU: it compiles, and run as C++ it equals the definition.
 
-It is run as C++, a thread for a thread, as augment_patchify.cu is: see test_cuda_source.py.
+See test_cuda_source.py for how CUDA code runs as C++.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ def test_it_compiles_to_machine_code_without_a_gpu(architecture: str, cache: Pat
 
 
 def test_nothing_that_is_on_its_way_from_memory_is_spilled(cache: Path) -> None:
-    """To spill it is to wait for it. The compiler counts bytes of spills and registers."""
+    """A spill would wait for the load. The compiler counts bytes of spills and registers."""
     from cuda.bindings import nvrtc
 
     texts = kernel_source.sources()
@@ -62,7 +62,7 @@ def test_nothing_that_is_on_its_way_from_memory_is_spilled(cache: Path) -> None:
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ctypes.CDLL]:
-    """For tiles of 128 and 512 pixels of the image."""
+    """Compile for tiles of 128 and 512 pixels of the image."""
     late = {128: False, 512: True}
     return {p: built(3 * p, late[p], tmp_path_factory.mktemp(f"tiles{p}")) for p in late}
 
@@ -101,7 +101,7 @@ def test_more_columns_than_a_block_has_threads(libraries: dict[int, ctypes.CDLL]
 @needs_compiler
 @pytest.mark.parametrize("pixels", [128, 512])
 def test_any_scale_in_either_direction(pixels: int, libraries: dict[int, ctypes.CDLL]) -> None:
-    """From pieces of a pixel to what needs tiles of a column or, at 32 threads, more than one."""
+    """Scales run from parts of a pixel to windows that need tiles of one column."""
     rng = np.random.default_rng(pixels)
     shapes = [(50, 1400), (1400, 50), (60, 700), (3, 3), (400, 400)]
     images = [noise(*shape, rng, skip=i) for i, shape in enumerate(shapes)]
@@ -115,7 +115,7 @@ def test_any_scale_in_either_direction(pixels: int, libraries: dict[int, ctypes.
 
 @needs_compiler
 def test_windows_between_pixels_and_scales_about_one(libraries: dict[int, ctypes.CDLL]) -> None:
-    """Where rounding decides which row comes next: at any side of 1, and far from the origin."""
+    """Rounding decides the next row at scales about 1 and far from the origin."""
     rng = np.random.default_rng(7)
     image = noise(90, 130, rng)
     size = 48
@@ -132,7 +132,7 @@ def test_windows_between_pixels_and_scales_about_one(libraries: dict[int, ctypes
 
 @needs_compiler
 def test_windows_of_next_to_nothing(libraries: dict[int, ctypes.CDLL]) -> None:
-    """All outputs lie at one place: none is passed by, and none is waited for."""
+    """All outputs have one position; the kernel neither skips an output nor waits for one."""
     rng = np.random.default_rng(4)
     image = noise(40, 30, rng)
     windows = np.array(
@@ -150,7 +150,7 @@ def test_windows_of_next_to_nothing(libraries: dict[int, ctypes.CDLL]) -> None:
 
 @needs_compiler
 def test_the_last_row_of_an_image_is_read_no_further(libraries: dict[int, ctypes.CDLL]) -> None:
-    """At any place of its last byte among 16: `copy_16` stops what reads beyond it."""
+    """The last byte has every alignment modulo 16; `copy_16` fails if it reads beyond the image."""
     rng = np.random.default_rng(8)
     shapes = [(2, width) for width in range(1, 9)]
     for skip in range(16):
@@ -162,7 +162,7 @@ def test_the_last_row_of_an_image_is_read_no_further(libraries: dict[int, ctypes
 
 @needs_compiler
 def test_the_widest_image_of_a_training_set(libraries: dict[int, ctypes.CDLL]) -> None:
-    """Many tiles of a few columns, which are no multiple of four, and of four."""
+    """Wide images need many tiles, of a number of columns that four divides or does not."""
     rng = np.random.default_rng(9)
     images = [noise(9, 5000, rng, skip=3), noise(9, 9500, rng, skip=1)]
     windows = np.array([[[0, 11, 9, 4988], [2, 0, 8, 9500]]], dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The batch that is made while the trainer uses the one before it."""
+"""Batches that the loader prepares while the trainer uses the previous batch."""
 
 from dataclasses import replace
 
@@ -61,7 +61,7 @@ def test_what_goes_wrong_ahead_is_said_when_its_batch_is_asked_for(shard_set: Sh
 
 
 class Interrupted:
-    """A stream that is interrupted once, after it took a batch that nobody gets."""
+    """Stream that is interrupted once and loses the batch that it took."""
 
     def __init__(self, stream: Crops, at: int) -> None:
         self._stream, self._left = stream, at

@@ -1,4 +1,4 @@
-"""Our kernel's way to crops beside DALI's own."""
+"""Crops by the crop kernel against crops by DALI's resize, and several decoders against one."""
 
 import itertools
 import re
@@ -73,7 +73,7 @@ def test_a_gpu_has_our_kernel_unless_it_cannot_be_compiled(
 
 
 def pixels(decoders: int, split: Split, batch: int) -> list[list[NDArray[np.uint8]]]:
-    """Of each batch its images; the last one is as large as it comes."""
+    """Return the images of each batch; the last batch may be smaller."""
     planned = sequential_plans(len(split), batch)
     batches = EncodedBatches(split, planned, Draws((), 0), threads=2)
     stream = DecoderStream(split, batches, batch, CPU, Decoding(decoders=decoders))
@@ -117,7 +117,7 @@ def test_there_may_be_more_decoders_than_batches(shard_set: ShardSet) -> None:
 def test_an_interrupt_of_a_decoder_does_not_mix_batches(
     shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch, decoders: int, at: int, is_lost: bool
 ) -> None:
-    """Before DALI answers, or with its answer, which is lost then, and with it the batch."""
+    """The interrupt comes before DALI returns, or after; then the batch is lost."""
     split = shard_set.split("train")
     batches = EncodedBatches(split, sequential_plans(len(split), 8), Draws((), 0), threads=2)
     stream = DecoderStream(split, batches, 8, CPU, Decoding(decoders=decoders))

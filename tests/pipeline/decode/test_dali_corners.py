@@ -56,7 +56,7 @@ def rotated_by_exif(image: Image.Image, orientation: int) -> bytes:
 
 
 def kept_as_they_are() -> dict[str, bytes]:
-    """By a name of what is odd: JPEGs that shard-imagenet lets through byte for byte."""
+    """Return odd JPEGs by name that shard-imagenet stores byte for byte."""
     return {
         "plain 4:2:0": encoded(picture(0), quality=90),
         "plain 4:2:2": encoded(picture(1), quality=90, subsampling=1),
@@ -73,7 +73,7 @@ def kept_as_they_are() -> dict[str, bytes]:
 
 
 def written_anew() -> dict[str, bytes]:
-    """By a name of what is odd: images that shard-imagenet stores as another JPEG."""
+    """Return odd images by name that shard-imagenet stores as another JPEG."""
     return {
         "CMYK": encoded(picture(20).convert("CMYK"), quality=95),
         "PNG with alpha": encoded(picture(21).convert("RGBA"), "PNG"),
@@ -83,7 +83,7 @@ def written_anew() -> dict[str, bytes]:
 
 
 def shard(folder: Path, images: dict[str, bytes]) -> tuple[Split, dict[str, int]]:
-    """A set of these images, and where in it each is."""
+    """Return a shard set of these images, and the position of each."""
     (folder / "in/train/only").mkdir(parents=True)
     for number, data in enumerate(images.values()):
         (folder / f"in/train/only/{number}.jpg").write_bytes(data)
@@ -98,7 +98,7 @@ def shard(folder: Path, images: dict[str, bytes]) -> tuple[Split, dict[str, int]
 
 
 def top_left(split: Split, samples: list[int], side: int, device: torch.device) -> np.ndarray:
-    """side x side pixels of each sample as the loader's stream has them, in one batch."""
+    """Return side x side pixels of each sample from the loader's stream, in one batch."""
     windows = np.tile(np.array([0, 0, side, side], dtype=np.float32), (len(samples), 1))
     plan = Plan(np.array(samples), 0, Position())
     batches = EncodedBatches(split, iter([plan]), lambda *_: Drawn((windows,)), threads=1)
@@ -113,7 +113,7 @@ def shown_by_pillow(data: bytes, side: int) -> np.ndarray:
 
 
 def with_chroma_repeated(rgb_HWC: np.ndarray, rows: int) -> np.ndarray:
-    """The picture with one chroma value, the mean, for each two columns and `rows` rows."""
+    """Return the picture with the mean chroma of each block of two columns and `rows` rows."""
     image = Image.fromarray(rgb_HWC.astype(np.uint8)).convert("YCbCr")
     planes_HWC = np.asarray(image).astype(float)
     height, width, _ = planes_HWC.shape
@@ -191,7 +191,7 @@ def memory_bytes(name="VmRSS"):
 
 
 def printed_by(code: str, *arguments: object) -> str:
-    """What a fresh process prints that has LOADING at its top; one that hangs is an error."""
+    """Return the output of a new process that runs LOADING and the code; raise if it hangs."""
     command = [sys.executable, "-c", LOADING + code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -211,7 +211,7 @@ for folder in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def with_a_huge_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sets `huge`, seven small pictures and one of 6000 x 6000, and `limited` by max_side."""
+    """Write the set `huge`, with one image of 6000 x 6000, and `limited`, with max_side."""
     root = tmp_path_factory.mktemp("huge")
     pictures = root / "pictures/train/only"
     pictures.mkdir(parents=True)
@@ -226,9 +226,9 @@ def with_a_huge_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_huge_image_in_each_batch_takes_a_few_of_its_pictures_and_max_side_none(
     with_a_huge_one: Path,
 ) -> None:
-    """As many as there are batches decoded ahead, and the one that is being decoded.
+    """Memory holds one huge image per batch decoded ahead, and the one being decoded.
 
-    The rest, 64 MB, is for the bytes that are read ahead and whatever a loader allocates.
+    The other 64 MB are for bytes that are read ahead and for other allocations of a loader.
     """
     # The first loader of a process also loads DALI's libraries.
     folders = [with_a_huge_one / name for name in ("limited", "limited", "huge")]
@@ -240,7 +240,7 @@ def test_a_huge_image_in_each_batch_takes_a_few_of_its_pictures_and_max_side_non
 
 @pytest.mark.gpu
 def test_a_huge_image_in_each_batch_leaves_a_gpu_its_memory(with_a_huge_one: Path) -> None:
-    """Decoded pictures as on the CPU, and as many again for the decoder's own planes and tables."""
+    """The bound is twice that of a CPU: the decoder's planes and tables need as much again."""
     code = """
 device = torch.device("cuda")
 torch.zeros(1, device=device)
@@ -271,7 +271,7 @@ print(batches.position.epoch, *(max(seen[a : a + 80]) for a in range(0, 320, 80)
 
 
 def test_memory_stays_where_it_is_over_many_epochs(shard_dir: Path) -> None:
-    """The bytes of a batch of four images are more than that, and its crops, and its tokens."""
+    """A leak of one batch of bytes, crops or tokens would exceed the bound."""
     epochs, _, middle, last, leaking = map(int, printed_by(PLATEAU, shard_dir).split())
     noise_bytes = 80 * 9600
     assert epochs == 32
@@ -324,7 +324,7 @@ for error in errors:
 
 
 def test_what_fails_in_a_reading_thread_is_raised_and_nothing_hangs(shard_dir: Path) -> None:
-    """Neither then, nor at another try, nor when the process ends. Four batches could be read."""
+    """Nothing hangs at the error, at another call, or at exit. Four batches are readable."""
     cases = [ast.literal_eval(line) for line in printed_by(FAILING_READS, shard_dir).splitlines()]
     raised = ["UserError", "RuntimeError", "MemoryError", "OSError"]
     messages = ["It broke. Mend it.", "lost", "no", "5"]
@@ -341,7 +341,7 @@ def test_a_broken_image_ends_a_run_by_its_shard_and_key(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Its first scan is overwritten with zeros: the sizes are right, the pixels are not."""
+    """Zeros overwrite the first scan: the header is right, the pixels are not."""
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     for file in shard_dir.iterdir():

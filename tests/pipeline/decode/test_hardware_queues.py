@@ -1,4 +1,4 @@
-"""Hardware work queues: set in time or complained of, by what the driver itself says."""
+"""Hardware queues: set before CUDA starts, or reported, by the state of the driver."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def start():
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has seen nothing yet and whose CUDA has not started."""
+    """Reset the module to the state of a new process in which CUDA has not started."""
     seen = dict.fromkeys(hardware_queues._what_was_seen, False)
     monkeypatch.setattr(hardware_queues, "_what_was_seen", seen)
     monkeypatch.setattr(hardware_queues, "cuda_has_started", lambda: False)
@@ -61,7 +61,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outcome(driver: Path, script: str, **environment: str) -> list[str]:
-    """What a fresh process prints that has that driver and runs the script."""
+    """Return the output of a new process that runs the script with this driver."""
     others = {name: value for name, value in os.environ.items() if name != VARIABLE}
     ran = subprocess.run(
         [sys.executable, "-c", PRELUDE + script, str(driver)],

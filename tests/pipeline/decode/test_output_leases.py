@@ -1,4 +1,4 @@
-"""Outputs of DALI on a GPU: nothing else gets their memory before they have been read."""
+"""Leases keep the memory of DALI's outputs until the GPU has read them."""
 
 import gc
 import itertools
@@ -27,7 +27,7 @@ TENTH_OF_A_SECOND = 200_000_000  # in a GPU's cycles, at 2 GHz
 
 
 class Clock:
-    """Stands for a stream: what was launched is done at `now`; waiting turns it forward."""
+    """Stream stand-in: work with numbers up to `now` is done; waiting advances `now`."""
 
     def __init__(self) -> None:
         self.now = self.launched = 0
@@ -61,7 +61,7 @@ class Outputs:
 
 
 def leased(leases: OutputLeases, clock: Clock) -> Callable[[], object]:
-    """Something new is handed out and a kernel that reads it launched; the lender forgets it."""
+    """Lease a new output, launch a kernel that reads it, and return a weak reference to it."""
     outputs = Outputs()
     leases.add(outputs, clock)
     clock.launched += 1
@@ -146,7 +146,7 @@ def encoded(split: Split) -> EncodedBatches:
 def test_crops_are_right_however_late_the_gpu_makes_them(
     shard_set: ShardSet, way: Callable[..., Any]
 ) -> None:
-    """Each is launched behind a kernel that does nothing for long, while DALI goes on decoding."""
+    """Each crop waits behind a long idle kernel while DALI continues decoding."""
     split, gpu = shard_set.split("train"), torch.device("cuda")
 
     def crops(cycles: int) -> Iterator[Tensor]:
@@ -165,14 +165,14 @@ def test_crops_are_right_however_late_the_gpu_makes_them(
 
 
 def addresses(outputs: list[Any]) -> list[tuple[int, int]]:
-    """Where each image of DALI's lists begins and ends."""
+    """Return the begin and end address of each image in DALI's lists."""
     images = [images[i] for images in outputs for i in range(len(images))]
     return [(each.data_ptr(), each.data_ptr() + math.prod(each.shape())) for each in images]
 
 
 @pytest.mark.gpu
 def test_no_output_lies_where_one_is_that_the_gpu_has_yet_to_read(shard_set: ShardSet) -> None:
-    """Whatever DALI writes to memory comes in no order with what waits on this stream."""
+    """DALI's writes are not ordered with the work that waits on this stream."""
     split, gpu = shard_set.split("train"), torch.device("cuda")
     stream = dalis(split, encoded(split), gpu)
     to_be_read: list[tuple[torch.cuda.Event, list[tuple[int, int]]]] = []

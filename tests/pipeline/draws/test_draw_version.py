@@ -1,4 +1,4 @@
-"""What a seed draws is what it drew: whoever changes it must raise DRAW_VERSION."""
+"""Draws of a seed never change unless DRAW_VERSION is raised."""
 
 import hashlib
 import subprocess
@@ -20,7 +20,7 @@ SIZES = np.array([[375, 500], [500, 333], [6000, 64], [1, 1], [224, 224]])
 
 
 def digest_of_the_draws() -> str:
-    """Over orders, batches, windows, augmentations and drops, for several seeds, epochs, views."""
+    """Hash orders, batches, windows, augmentations and drops of several seeds, epochs and views."""
     drawn = hashlib.sha256()
     for seed, epoch in ((0, 0), (3, 1), (2**32 - 1, 299)):
         drawn.update(epoch_order(1000, seed, epoch).astype("<i8").tobytes())
@@ -55,7 +55,7 @@ def test_versions_never_share_their_draws() -> None:
 
 
 def test_the_first_draws_of_seed_0_are_known_by_value() -> None:
-    """The same as the digest, for a reader's eyes."""
+    """Unlike the digest, these values can be read."""
     view = views.simclr(240)[0]
     assert epoch_order(10, 0, 0).tolist() == [3, 9, 7, 6, 1, 4, 5, 8, 0, 2]
     windows = random_windows(view, 0, 0, 0, SAMPLES[:2], SIZES[:2])

@@ -1,4 +1,4 @@
-"""What a sample looks like depends on nothing but seed, epoch, sample and view."""
+"""Draws depend on seed, epoch, sample and view alone."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ HALF = Compression(16, 0.5)
 
 
 def drawn(samples: list[int], *, seed: int = 3, epoch: int = 2) -> list[list[NDArray[Any]]]:
-    """Of each view: windows, parameters of the augmentation, kept patches."""
+    """Return windows, augmentation parameters and kept patches of each view."""
     draws, plan = Draws(VIEWS, seed), Plan(np.array(samples), epoch, Position())
     sizes_N2 = np.array([(100 + sample, 150) for sample in samples])
     windows = draws.windows(plan, sizes_N2)

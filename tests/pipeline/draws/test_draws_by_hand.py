@@ -1,4 +1,4 @@
-"""The draws against their documented rules, written out sample by sample in plain Python."""
+"""Draws against their documented rules, computed sample by sample in plain Python."""
 
 import itertools
 import math
@@ -71,7 +71,7 @@ def test_an_epochs_order_sorts_the_samples_by_their_words(run: tuple[int, int]) 
 
 
 @pytest.mark.parametrize("rank", range(3))
-def test_batches_are_dealt_to_the_ranks_in_turn(rank: int) -> None:
+def test_batches_go_to_the_ranks_in_turn(rank: int) -> None:
     """Batch k of rank r of three is batch 3 k + r of the epoch's order."""
     order = epoch_order(100, 3, 1).tolist()
     planned = itertools.islice(plans(100, 7, 3, rank, 3, Position(1, 0)), 4)
@@ -91,7 +91,7 @@ def test_the_patches_with_the_smallest_words_are_kept(run: tuple[int, int]) -> N
 
 
 def window(view: View, u: list[float], height: int, width: int) -> list[int]:
-    """Cut as RandomResizedCrop does: u holds ten areas, ten aspects, a row and a column."""
+    """Return the window of RandomResizedCrop; u holds ten areas, ten aspects, a row, a column."""
     low, high = view.scale
     log_low, log_high = (math.log(ratio) for ratio in view.ratio)
     for of_area, of_aspect in zip(u[:10], u[10:20], strict=True):
@@ -130,7 +130,7 @@ def test_orders_of_the_jitter_are_numbered_as_in_a_dictionary() -> None:
 
 
 def change(view: View, u: list[float]) -> dict[Column, float]:
-    """Return the parameters of a crop: each follows its own one of eleven uniform numbers."""
+    """Return the parameters of a crop, each from one of eleven uniform numbers."""
     factors = [
         max(0.0, 1 - strength) + part * (1 + strength - max(0.0, 1 - strength))
         for strength, part in zip(view.jitter[:3], u[2:5], strict=True)

@@ -8,7 +8,7 @@ def words(*values: int) -> tuple[np.ndarray, ...]:
 
 
 def test_philox_gives_the_published_answers() -> None:
-    """The known-answer vectors of the authors' Random123 distribution."""
+    """The vectors are the known answers of the authors' Random123 distribution."""
     ones = 0xFFFFFFFF
     for counter, key, answer in [
         ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),

@@ -1,4 +1,4 @@
-"""Reading in processes beside reading in threads."""
+"""Reading in processes against reading in threads."""
 
 import contextlib
 import gc
@@ -99,7 +99,7 @@ def test_a_loader_gives_the_same_tokens_either_way(shard_set: ShardSet) -> None:
 
 
 def test_an_error_of_a_process_is_the_users(shard_set: ShardSet, tmp_path: Path) -> None:
-    """A tar that was cut short after the set had been opened."""
+    """The tar is truncated after the set was opened."""
     copy = tmp_path / "set"
     copy.mkdir()
     for file in Path(shard_set.location).iterdir():
@@ -117,7 +117,7 @@ def test_an_error_of_a_process_is_the_users(shard_set: ShardSet, tmp_path: Path)
 
 
 class Elsewhere(Draws):
-    """What the process cannot import."""
+    """Drawing that a reader process cannot import."""
 
 
 Elsewhere.__module__ = "nowhere"
@@ -203,7 +203,7 @@ def test_a_closed_loader_has_given_everything_back(shard_set: ShardSet) -> None:
 
 
 def test_a_signal_to_the_whole_job_leaves_the_readers_reading(shard_set: ShardSet) -> None:
-    """The trainer ends by itself, and needs what it has asked for to end well."""
+    """The trainer handles the signal, and needs the requested batches to end cleanly."""
     split = shard_set.split("train")
     process, memory = ReaderProcess(split), SharedMemory(1 << 22)
     process.read(first(3), memory, NONE)
@@ -244,7 +244,7 @@ def test_processes_end_with_a_trainer_that_was_killed(shard_set: ShardSet, tmp_p
 
 
 def test_a_script_without_a_main_guard_may_use_them(shard_set: ShardSet, tmp_path: Path) -> None:
-    """Python's own way of starting processes would run such a script again in each of them."""
+    """Python's multiprocessing would run this script again in each process."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(f"""
@@ -267,7 +267,7 @@ def test_a_script_without_a_main_guard_may_use_them(shard_set: ShardSet, tmp_pat
 def test_batches_that_are_dropped_end_their_work_without_waiting_for_it(
     shard_set: ShardSet,
 ) -> None:
-    """The collector may come in a thread that holds a lock which joining another one needs."""
+    """Garbage collection may run in a thread that holds a lock that a join needs."""
     planned = plans(40, 7, seed=5, rank=0, world=1, start=Position())
     gc.collect()
     before = children()
