@@ -253,7 +253,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path, write: Any, name
         (None, None, None, "Neither"),
         (Path("run"), "w.pth", None, "Both"),
         (Path("run"), None, TINY, "--model"),
-        (None, "TINY", None, "of which model"),
+        (None, "TINY", None, "the model of its weights"),
         (None, "TINY", "vit_of_mine", "'vit_of_mine'"),
         (None, "TINY", f"{TINY}.no_such_tag", "no_such_tag"),
         (None, f"timm:{TINY}", "resnet18", "resnet18"),
@@ -319,7 +319,7 @@ def test_metadata_of_another_program_says_nothing(
     """Only files of accelssl export name their model and colours in it."""
     said = {"model": "resnet18", "mean": "[1, 2, 3]", "format": "pt"}
     save_file(tiny[0].state_dict(), tmp_path / "other.safetensors", said)
-    with pytest.raises(UserError, match="of which model"):
+    with pytest.raises(UserError, match="the model of its weights"):
         open_backbone(None, tmp_path / "other.safetensors", None)
     found = open_backbone(None, tmp_path / "other.safetensors", TINY)
     assert found.pictures.mean == (0.5,) * 3 and found.origin["model"] == TINY

@@ -89,7 +89,7 @@ def test_linear_says_which_protocol_was_run_and_that_the_best_rate_is_optimistic
 ) -> None:
     code, out, _ = accelssl(capsys, f"evaluate {run} {QUICK} --lp-bn --crops 2 --no-untrained")
     assert code == 0 and "linear probe (mae) on 2 random crops of each picture: 2 epochs" in out
-    assert "optimistic" in out and "own is 0.1" in out and "--crops fresh" in out
+    assert "optimistic" in out and "default is 0.1" in out and "--crops fresh" in out
     assert "untrained" not in out and "right of 4" in out
     assert out.endswith(f"kept in {run / 'evaluation.json'}, shown in {run / 'report.html'}\n")
     code, out, _ = accelssl(capsys, f"evaluate {run} {QUICK} --crops fresh --lrs 3")

@@ -247,7 +247,7 @@ def test_a_set_that_was_written_anew_is_not_read_on(shard_set: ShardSet) -> None
     pictures = SplitPictures(shard_set, Pictures(64), mae())
     pictures._place = (shard_set.location, "0" * 64)
     found = pickle.loads(pickle.dumps(pictures))[Key(0)]
-    assert isinstance(found, UserError) and "written anew" in found.what
+    assert isinstance(found, UserError) and "was rewritten" in found.what
 
 
 def test_a_batch_larger_than_the_split_is_refused() -> None:

@@ -85,7 +85,7 @@ def test_a_batch_in_parts_gives_the_same_features(
 
 def test_a_network_without_cls_tokens_takes_no_preset_of_blocks() -> None:
     network = timm.create_model("test_convnext", num_classes=0)
-    with pytest.raises(UserError, match="test_convnext has not"):
+    with pytest.raises(UserError, match="test_convnext does not have"):
         probe_features(Backbone("test_convnext", network), dino(768))
 
 
