@@ -1,7 +1,8 @@
 """The interface of a method, and the registry of all methods. No torch.
 
-A method is one file with a frozen dataclass of the settings that the method reads. Add one by
-deriving from Method and decorating the class with `register`; nothing else names it.
+A method is one file with a frozen dataclass of the settings that the method reads. To add one,
+derive from Method, decorate the class with `register`, and import the file before the command line
+runs. tests/train/methods/toy_byol.py is an example.
 """
 
 from __future__ import annotations
