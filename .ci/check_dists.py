@@ -7,7 +7,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NOT_SHIPPED = ("__pycache__", "results")  # caches; benchmark results are read on the web
+# Caches; result pages, which are read on the web; scripts, which run from the checkout.
+NOT_SHIPPED = ("__pycache__", "results", "studies")
 
 
 def source_files(package: str, folder: Path) -> set[str]:

@@ -1,1 +1,1 @@
-"""Scripts behind single result pages."""
+"""Scripts behind single result pages. They run from a checkout; the wheel does not hold them."""

@@ -18,9 +18,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tarfile
 import time
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from random import Random
@@ -29,6 +27,7 @@ from typing import Annotated, Any
 import typer
 from PIL import Image
 
+from accelssl.benchmarks.throughput.pictures import repeated
 from accelssl.shards.sources.open_source import open_source
 from accelssl.shards.sources.source import SourceImage
 from accelssl.shards.write.shard_imagenet import shard_images
@@ -83,35 +82,6 @@ def _sample(number: int, image: SourceImage, verified: bool) -> dict[str, Any]:
             picture.convert("RGB")
     about = {"wnid": image.wnid, "name": image.name}
     return {"__key__": f"{number:08d}", "jpg": data, "cls": image.label, "json": about}
-
-
-def repeated(pictures: Path, folder: Path, files: int) -> Path:
-    """A source folder of so many files in ten classes: links to the pictures, again and again."""
-    kept = folder / "pictures"
-    kept.mkdir(parents=True)
-    originals = list(_originals(pictures, kept))
-    for n in range(files):
-        into = folder / "source" / "train" / f"class{n % 10}"
-        into.mkdir(parents=True, exist_ok=True)
-        os.link(originals[n % len(originals)], into / f"{n:07d}.jpg")
-    return folder / "source"
-
-
-def _originals(pictures: Path, kept: Path) -> Iterator[Path]:
-    if pictures.is_dir():
-        found = (path.read_bytes() for path in sorted(pictures.rglob("*")) if path.is_file())
-        yield from (_put(kept, n, data) for n, data in enumerate(found))
-        return
-    with tarfile.open(pictures) as tar:
-        members = (tar.extractfile(member) for member in tar if member.isfile())
-        for n, file in enumerate(file for file in members if file):
-            yield _put(kept, n, file.read())
-
-
-def _put(folder: Path, number: int, data: bytes) -> Path:
-    path = folder / f"{number:06d}"
-    path.write_bytes(data)
-    return path
 
 
 def tiny(folder: Path, files: int) -> Path:

@@ -5,14 +5,15 @@ side make a picture of 500 x 375 pixels (or upright) with as much to decode as a
 size; 128 such pictures are linked until there are enough files.
 """
 
+import os
 import shutil
-from collections.abc import Callable
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from accelssl.benchmarks.studies.sharding import repeated
 from accelssl.errors import UserError
 from accelssl.shards.write.demo_photographs import write_demo_pictures
 from accelssl.shards.write.shard_imagenet import shard_images
@@ -61,6 +62,35 @@ def write_pictures(folder: Path, tiles_folder: Path) -> list[int]:
         Image.fromarray(np.concatenate(rows)).save(path, quality=QUALITY)
         sizes_bytes.append(path.stat().st_size)
     return sizes_bytes
+
+
+def repeated(pictures: Path, folder: Path, files: int) -> Path:
+    """Link the pictures until there are `files` files in ten classes; return the source folder."""
+    kept = folder / "pictures"
+    kept.mkdir(parents=True)
+    originals = list(_originals(pictures, kept))
+    for n in range(files):
+        into = folder / "source" / "train" / f"class{n % 10}"
+        into.mkdir(parents=True, exist_ok=True)
+        os.link(originals[n % len(originals)], into / f"{n:07d}.jpg")
+    return folder / "source"
+
+
+def _originals(pictures: Path, kept: Path) -> Iterator[Path]:
+    if pictures.is_dir():
+        found = (path.read_bytes() for path in sorted(pictures.rglob("*")) if path.is_file())
+        yield from (_put(kept, n, data) for n, data in enumerate(found))
+        return
+    with tarfile.open(pictures) as tar:
+        members = (tar.extractfile(member) for member in tar if member.isfile())
+        for n, file in enumerate(file for file in members if file):
+            yield _put(kept, n, file.read())
+
+
+def _put(folder: Path, number: int, data: bytes) -> Path:
+    path = folder / f"{number:06d}"
+    path.write_bytes(data)
+    return path
 
 
 def _rgb(path: Path) -> Image.Image:
