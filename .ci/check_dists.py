@@ -46,6 +46,7 @@ def main(dists: Path) -> str | None:
     faults = [f"the wheel lacks {name}" for name in sorted(wanted - inside)]
     faults += [f"the wheel should not hold {name}" for name in sorted(inside - wanted)]
     must = tests | {"pyproject.toml", "LICENSE", "README.md", "shards/README.md"}
+    must |= {"CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff"}
     faults += [f"the sdist lacks {name}" for name in sorted(must - names)]
     return "\n".join(faults) or None
 

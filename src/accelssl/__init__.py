@@ -1,3 +1,5 @@
 """Self-supervised pretraining of Vision Transformers at a quarter of the cost."""
 
-__version__ = "0.1.0"
+from importlib.metadata import version
+
+__version__ = version("accelssl")
