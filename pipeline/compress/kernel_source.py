@@ -56,9 +56,18 @@ def shared_bytes(p: int) -> int:
 
 def machine_code(p: int, output: str, architecture: str) -> bytes:
     """Return the kernels for one patch side and one of OUTPUTS, as nvrtc.machine_code does."""
+    return nvrtc.machine_code(_texts(p), lambda known: options(p, output, known), architecture)
+
+
+def is_cached(p: int, output: str, architecture: str) -> bool:
+    """Tell if the disk cache has the kernels that machine_code returns for these arguments."""
+    made = nvrtc.cached(_texts(p), lambda known: options(p, output, known), architecture)
+    return made is not None
+
+
+def _texts(p: int) -> dict[str, str]:
     texts = {name: nvrtc.source("accelssl.pipeline.compress", name) for name in _SOURCES}
-    texts["constants.cuh"] = constants(p)
-    return nvrtc.machine_code(texts, lambda known: options(p, output, known), architecture)
+    return texts | {"constants.cuh": constants(p)}
 
 
 def options(p: int, output: str, architecture: str) -> tuple[str, ...]:

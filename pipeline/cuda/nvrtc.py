@@ -31,18 +31,33 @@ def machine_code(
     is PTX for the nearest older one, which the driver compiles. Any number of processes may call
     this at once. Raises CompilationFailed.
     """
+    kept = cached(sources, options, architecture)
+    if kept is not None:
+        return kept
     nvrtc = _library()
     flags = options(_known(nvrtc, architecture))
-    key = hashlib.sha256(repr((sorted(sources.items()), flags, _version(nvrtc))).encode())
+    made = _compiled(nvrtc, sources, flags)
     # Without a cache folder the run compiles at each start, which takes a second.
     with suppress(OSError, RuntimeError):
-        kept = (_cache_folder() / key.hexdigest()).read_bytes()
+        _write(_cache_folder() / _key(sources, flags), hashlib.sha256(made).digest() + made)
+    return made
+
+
+def cached(
+    sources: dict[str, str], options: Callable[[str], tuple[str, ...]], architecture: str
+) -> bytes | None:
+    """Return the machine code from the disk cache, or None. The arguments are machine_code's."""
+    flags = options(_known(_library(), architecture))
+    with suppress(OSError, RuntimeError):
+        kept = (_cache_folder() / _key(sources, flags)).read_bytes()
         if hashlib.sha256(kept[_DIGEST_BYTES:]).digest() == kept[:_DIGEST_BYTES]:
             return kept[_DIGEST_BYTES:]
-    made = _compiled(nvrtc, sources, flags)
-    with suppress(OSError, RuntimeError):
-        _write(_cache_folder() / key.hexdigest(), hashlib.sha256(made).digest() + made)
-    return made
+    return None
+
+
+def _key(sources: dict[str, str], flags: tuple[str, ...]) -> str:
+    content = sorted(sources.items()), flags, _version(_library())
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def source(package: str, name: str) -> str:
