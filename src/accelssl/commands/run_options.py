@@ -1,4 +1,4 @@
-"""Options that say what a run is, for the commands that train it and that reckon with it."""
+"""Options that define a run, shared by the commands `train` and `plan`."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from accelssl.train.methods import METHODS
 _METHODS = " or ".join(", ".join(METHODS).rsplit(", ", 1))
 
 Recipe = Annotated[
-    str | None, typer.Option(help="A whole run to begin with: accelssl recipes lists them.")
+    str | None, typer.Option(help="Start from a named run; accelssl recipes lists the names.")
 ]
 Algo = Annotated[str | None, typer.Option(help=f"Method: {_METHODS} [simclr].")]
 Model = Annotated[str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")]
@@ -21,22 +21,22 @@ ScheduleChoice = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|default|auto",
-        help="Instead of --patch and --drop: a JSON list of stages; the method's default; or "
-        "chosen in the run, by its gradient errors.",
+        help="Instead of --patch and --drop: a JSON file of stages, default (the method's), or "
+        "auto (chosen during the run from gradient errors).",
     ),
 ]
 KnownSchedule = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|default",
-        help="Instead of --patch and --drop: a JSON list of stages, or the method's default.",
+        help="Instead of --patch and --drop: a JSON file of stages, or default (the method's).",
     ),
 ]
 Small = Annotated[
     bool,
     typer.Option(
         "--small",
-        help="Settings for thousands, not millions, of images: smaller head; larger rate, no "
-        "extreme crops (dino: other keys); see accelssl recipes simclr_small.",
+        help="Settings for thousands of images: smaller head, larger learning rate, larger minimum "
+        "crops. List the settings with: accelssl recipes simclr_small.",
     ),
 ]

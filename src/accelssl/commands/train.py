@@ -1,4 +1,4 @@
-"""The commands that train: a run, and the demo. Heavy imports wait."""
+"""Commands `train` and `demo`. Heavy imports happen inside the commands."""
 
 import sys
 from pathlib import Path
@@ -9,11 +9,11 @@ import typer
 from accelssl.commands.run_options import Algo, Drop, Model, Patch, Recipe, ScheduleChoice, Small
 from accelssl.grouped_help import GOING_ON, MACHINE, ONE_METHOD, TRAINING, GroupedHelp
 
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; auto takes a GPU if there is one.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:N, or auto: a GPU if available.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make them commands of the application."""
+    """Add the commands to the application."""
     example = (
         "Example: accelssl train --algo simclr --data shards --out run --budget 0.2M "
         "--model vit_small_patch16_224 --patch 30 --drop 0.5"
@@ -32,8 +32,8 @@ def train(
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Compute to spend in units (forward passes at 224 px), e.g. 0.2M; the last step "
-            "may go beyond it."
+            help="Compute to spend in units (forward passes at 224 px), e.g. 0.2M. The last step "
+            "may exceed the budget."
         ),
     ] = None,
     model: Model = None,
@@ -43,22 +43,22 @@ def train(
     auto_share: Annotated[
         float | None,
         typer.Option(
-            help="With --schedule auto: the most its estimates may cost, as a share of the budget, "
-            "beside it [0.02].",
+            help="With --schedule auto: maximum cost of the estimates, as a share of the budget "
+            "and in addition to the budget [0.02].",
             rich_help_panel=TRAINING,
         ),
     ] = None,
     auto_at: Annotated[
         str | None,
         typer.Option(
-            help="With --schedule auto: shares of the budget to choose at [0,.25,.5,.75].",
+            help="With --schedule auto: choose at these shares of the budget [0,.25,.5,.75].",
             rich_help_panel=TRAINING,
         ),
     ] = None,
     auto_patches: Annotated[
         str | None,
         typer.Option(
-            help="With --schedule auto: patch sides to choose among, beside p16 d0 "
+            help="With --schedule auto: candidate patch sides, in addition to p16 d0 "
             "[16,20,24,30,40,48].",
             rich_help_panel=TRAINING,
         ),
@@ -66,8 +66,8 @@ def train(
     auto_drops: Annotated[
         str | None,
         typer.Option(
-            help="With --schedule auto: drops to choose among; leave out what the loader cannot "
-            "feed [0,.25,.5,.75,.9].",
+            help="With --schedule auto: candidate drops. Omit drops too fast for the loader "
+            "[0,.25,.5,.75,.9].",
             rich_help_panel=TRAINING,
         ),
     ] = None,
@@ -79,15 +79,15 @@ def train(
     batch: Annotated[
         str | None,
         typer.Option(
-            help="Images in a step; auto measures how many are fast and fit the memory [512, dino "
-            "--small 128].",
+            help="Images per step, over all ranks; auto: measure the fastest number that fits the "
+            "memory [512, dino --small 128].",
             rich_help_panel=TRAINING,
         ),
     ] = None,
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate for 256 images [simclr 2e-4, moco 1.5e-4, dino 7.5e-4].",
+            help="Learning rate per 256 images [simclr 2e-4, moco 1.5e-4, dino 7.5e-4].",
             rich_help_panel=TRAINING,
         ),
     ] = None,
@@ -100,30 +100,35 @@ def train(
     warmup: Annotated[
         float | None,
         typer.Option(
-            help="Share of the budget the rate rises over [simclr 0.1, moco 0.133, dino 0.025].",
+            help="Warm-up of the learning rate, as a share of the budget "
+            "[simclr 0.1, moco 0.133, dino 0.025].",
             rich_help_panel=TRAINING,
         ),
     ] = None,
     temperature: Annotated[
         float | None,
         typer.Option(
-            help="Of the loss, with dino of its queries [0.1, moco 0.2].", rich_help_panel=TRAINING
+            help="Temperature of the loss; dino: of the queries [0.1, moco 0.2].",
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     min_area: Annotated[
         float | None,
         typer.Option(
-            help="Smallest crop's share of the image [0.08, dino 0.25].", rich_help_panel=TRAINING
+            help="Minimum area of a crop, as a share of the image [0.08, dino 0.25].",
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     head_hidden: Annotated[
         int | None,
-        typer.Option(help="Width of the head [4096, dino 2048].", rich_help_panel=TRAINING),
+        typer.Option(
+            help="Hidden width of the projection head [4096, dino 2048].", rich_help_panel=TRAINING
+        ),
     ] = None,
     momentum: Annotated[
         float | None,
         typer.Option(
-            help="Of the key encoder at the start [moco 0.99, dino 0.996].",
+            help="Initial momentum of the key encoder (teacher) [moco 0.99, dino 0.996].",
             rich_help_panel=ONE_METHOD,
         ),
     ] = None,
@@ -131,93 +136,101 @@ def train(
         bool | None,
         typer.Option(
             "--symmetric",
-            help="moco: both views are query and key, at twice the cost.",
+            help="moco: use both views as query and as key, at twice the cost.",
             rich_help_panel=ONE_METHOD,
         ),
     ] = None,
     mode: Annotated[
         str | None,
         typer.Option(
-            help="dino: paper, one large crop is query and one key, or official, both are both "
-            "[paper].",
+            help="dino: paper (one large crop is the query, the other the key) or official (each "
+            "is both) [paper].",
             rich_help_panel=ONE_METHOD,
         ),
     ] = None,
     local_crops: Annotated[
         int | None,
         typer.Option(
-            help="dino: small crops of an image [paper 6, official 10; with --small 2].",
+            help="dino: number of small crops per image [paper 6, official 10; with --small 2].",
             rich_help_panel=ONE_METHOD,
         ),
     ] = None,
     prototypes: Annotated[
         int | None,
-        typer.Option(help="dino: width of the output [65536].", rich_help_panel=ONE_METHOD),
+        typer.Option(
+            help="dino: number of prototypes, the output width [65536].", rich_help_panel=ONE_METHOD
+        ),
     ] = None,
     teacher_temp: Annotated[
         float | None,
         typer.Option(
-            help="dino: of the key's softmax after its warm-up [0.07].", rich_help_panel=ONE_METHOD
+            help="dino: temperature of the keys (teacher) after their warm-up [0.07].",
+            rich_help_panel=ONE_METHOD,
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of weights, crops and order [0].", rich_help_panel=TRAINING)
+        int | None,
+        typer.Option(help="Random seed of weights, crops and order [0].", rich_help_panel=TRAINING),
     ] = None,
     eval_every: Annotated[
         float | None,
         typer.Option(
-            help="Evaluate each time this share of the budget is spent.", rich_help_panel=TRAINING
+            help="Evaluate after each such share of the budget, e.g. 0.2.", rich_help_panel=TRAINING
         ),
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="bf16, fp32 or auto: where it helps.", rich_help_panel=MACHINE)
+        str,
+        typer.Option(help="bf16, fp32, or auto: bf16 where it is faster.", rich_help_panel=MACHINE),
     ] = "auto",
     threads: Annotated[
         int,
         typer.Option(
-            help="Decoding threads, on a GPU 8 at most; 0: all cores.", rich_help_panel=MACHINE
+            help="Decoding threads, at most 8 with a GPU. 0: one per core.", rich_help_panel=MACHINE
         ),
     ] = 0,
     readers: Annotated[
         int | None,
         typer.Option(
-            help="Processes that read files, 0: threads do [3 on a GPU].", rich_help_panel=MACHINE
+            help="Processes that read files. 0: read in threads [3 with a GPU].",
+            rich_help_panel=MACHINE,
         ),
     ] = None,
     prefetch: Annotated[
         int | None,
-        typer.Option(help="Batches that a decoder works ahead [3].", rich_help_panel=MACHINE),
+        typer.Option(help="Batches that each decoder prepares ahead [3].", rich_help_panel=MACHINE),
     ] = None,
     hw_load: Annotated[
         float | None,
         typer.Option(
-            help="Share of images for a GPU's JPEG decoder [0.85; 0.9 below 12 threads].",
+            help="Share of images for the GPU's JPEG hardware [0.85; 0.9 below 12 threads].",
             rich_help_panel=MACHINE,
         ),
     ] = None,
     decoders: Annotated[
         int | None,
         typer.Option(
-            help="A GPU's decoders, which take batches in turn [2].", rich_help_panel=MACHINE
+            help="Decoders per GPU; batches are distributed round-robin [2].",
+            rich_help_panel=MACHINE,
         ),
     ] = None,
     preallocate: Annotated[
         int | None,
         typer.Option(
-            help="Side in pixels of images to set GPU memory aside for [0].",
+            help="Reserve decoder memory for images of this side in pixels [0].",
             rich_help_panel=MACHINE,
         ),
     ] = None,
     keep: Annotated[
         int | None,
         typer.Option(
-            help="Latest checkpoints to keep, as checkpoint-STEP.pt [0].", rich_help_panel=GOING_ON
+            help="Number of latest checkpoints to keep as checkpoint-STEP.pt [0].",
+            rich_help_panel=GOING_ON,
         ),
     ] = None,
     keep_at: Annotated[
         str | None,
         typer.Option(
-            help="Shares of the budget to keep a checkpoint at, as in 0,.25,.5,.75,1; "
+            help="Keep a checkpoint at these shares of the budget, e.g. 0,.25,.5,.75,1. "
             "analyze-gradients also needs a --size divisible by 16.",
             rich_help_panel=GOING_ON,
         ),
@@ -227,7 +240,7 @@ def train(
         bool,
         typer.Option(
             "--resume",
-            help="Continue the run in --out from its checkpoint, written every five minutes.",
+            help="Continue the run in --out from its last checkpoint (one every five minutes).",
             rich_help_panel=GOING_ON,
         ),
     ] = False,
@@ -235,14 +248,14 @@ def train(
         bool,
         typer.Option(
             "--restart-epoch",
-            help="With --resume: go on with the next whole epoch, on other ranks or data, too.",
+            help="With --resume: continue at the next epoch. Allows other ranks or data.",
             rich_help_panel=GOING_ON,
         ),
     ] = False,
     baseline: Annotated[
         bool,
         typer.Option(
-            help="Time uncompressed steps at the end, for the report's speed-up; minutes on a CPU.",
+            help="Time uncompressed steps at the end for the report's speed-up. Minutes on a CPU.",
             rich_help_panel=MACHINE,
         ),
     ] = True,
@@ -305,11 +318,11 @@ def train(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for pictures, shards and run.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for images, shards and run.")] = Path("demo"),
     budget: Annotated[str, typer.Option(help="Compute to spend, in units.")] = "8k",
     device: Device = "auto",
 ) -> None:
-    """The whole way on a few real photographs: shards, training, evaluation, report."""
+    """Run shards, training, evaluation and report on a few bundled photographs."""
     from accelssl.train.demo import run_demo
 
     stopped_by = run_demo(out, budget, device)
