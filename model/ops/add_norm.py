@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accelssl.switches import FAST_NORM, is_off
+from accelssl.switches import uses_kernels
 
 """Set to 0 to have torch's layer norm."""
 
@@ -68,7 +68,7 @@ def fits(width: int, device: torch.device, x_dtype: torch.dtype, dtype: torch.dt
     return (
         device.type == "cuda"
         and _HAS_TRITON
-        and not is_off(FAST_NORM)
+        and uses_kernels()
         and width % 8 == 0
         and width <= MOST_WIDTH
         and _are_kernels(x_dtype, dtype)

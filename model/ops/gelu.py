@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accelssl.switches import FAST_GELU, is_off
+from accelssl.switches import uses_kernels
 
 """Set to 0 to have torch's GELU."""
 
@@ -52,7 +52,7 @@ def fits(values: int, device: torch.device, dtype: torch.dtype) -> bool:
     return (
         device.type == "cuda"
         and _HAS_TRITON
-        and not is_off(FAST_GELU)
+        and uses_kernels()
         and dtype in _HALVES
         and 2 * values <= _room_bytes(device)
     )

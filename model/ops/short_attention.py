@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accelssl.switches import SHORT_ATTENTION, is_off
+from accelssl.switches import uses_kernels
 
 """Set to 0 to have torch's attention at every length."""
 
@@ -51,7 +51,7 @@ def has_kernels(head_width: int, device: torch.device, dtype: torch.dtype) -> bo
     return (
         device.type == "cuda"
         and _HAS_TRITON
-        and not is_off(SHORT_ATTENTION)
+        and uses_kernels()
         and head_width in HEAD_WIDTHS
         and dtype in (torch.bfloat16, torch.float16)
     )

@@ -28,7 +28,6 @@ from torch import Tensor
 from accelssl.pipeline.compress import reference
 from accelssl.pipeline.compression import PATCH_SIDES, TOKEN_VALUES
 from accelssl.pipeline.draws.augmentation import Column
-from accelssl.switches import CHECK_INDICES, is_on
 
 Implementation = Literal["auto", "cuda", "triton", "torch"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = ("auto", "cuda", "triton", "torch")
@@ -46,8 +45,7 @@ def augment_patchify(
 
     Raises ValueError with the wrong value if shapes, dtypes, devices or p break the contract above.
     An index outside the grid raises ValueError on the CPU. On a GPU, CUDA and torch stop the device
-    with a message and Triton returns a token of NaN. With ACCELSSL_CHECK_INDICES=1 a GPU also
-    raises ValueError, but each call then waits for the device.
+    with a message and Triton returns a token of NaN.
     """
     if crops_NHWC.ndim == 4 and crops_NHWC.shape[1] == 3:
         crops_NHWC = crops_NHWC.permute(0, 2, 3, 1)
@@ -66,7 +64,7 @@ def _augment_patchify(
     implementation: str,
 ) -> Tensor:
     on_cpu = crops_NHWC.device.type == "cpu"
-    if on_cpu or is_on(CHECK_INDICES):
+    if on_cpu:  # a GPU would have to wait for the indices
         _check_places(keep_idx_NL, (crops_NHWC.shape[1] // p) ** 2)
     if implementation == "auto":
         implementation = "torch" if on_cpu else best(crops_NHWC.device.index, p, dtype)

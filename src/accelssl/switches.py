@@ -1,42 +1,34 @@
-"""The variables of the environment that switch parts of accelssl off and on. No torch."""
+"""The variables of the environment that accelssl reads. No torch."""
 
 import os
 
 from accelssl.errors import UserError
 
 PREFIX = "ACCELSSL_"
-SHORT_ATTENTION = PREFIX + "SHORT_ATTENTION"
-FAST_GELU = PREFIX + "FAST_GELU"
-FAST_NORM = PREFIX + "FAST_NORM"
-FAST_ADAMW = PREFIX + "FAST_ADAMW"
-CHECK_INDICES = PREFIX + "CHECK_INDICES"
-_KNOWN = (SHORT_ATTENTION, FAST_GELU, FAST_NORM, FAST_ADAMW, CHECK_INDICES)
+KERNELS = PREFIX + "KERNELS"
+TORCH = "torch"
+"""Value of KERNELS with which models and optimizers use torch in place of their own kernels."""
 
 
-def is_off(name: str) -> bool:
-    """Whether what is on by itself is switched off."""
-    return os.environ.get(name) == "0"
-
-
-def is_on(name: str) -> bool:
-    """Whether what is off by itself is switched on."""
-    return os.environ.get(name) == "1"
+def uses_kernels() -> bool:
+    """Tell if models and optimizers use their own kernels; ACCELSSL_KERNELS=torch forbids them."""
+    return os.environ.get(KERNELS) != TORCH
 
 
 def given() -> dict[str, str]:
-    """What is set of them, by name; also what begins like one and is none."""
+    """Return all variables that begin with ACCELSSL_, unknown ones too."""
     return {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
 
 
 def refuse_misfits() -> None:
-    """UserError for a switch that does not exist, or is neither 0 nor 1: nothing would follow."""
+    """Raise UserError for an unknown variable or value, which would change nothing."""
     for name, value in given().items():
-        if name not in _KNOWN:
+        if name != KERNELS:
             raise UserError(
-                f"{name} is set in the environment, and means nothing.",
-                f"Unset it, or use one of {', '.join(_KNOWN)}.",
+                f"{name} is set in the environment, and accelssl has no such variable.",
+                f"Unset it. {KERNELS}={TORCH} switches off the kernels of models and optimizers.",
             )
-        if value not in ("0", "1"):
+        if value != TORCH:
             raise UserError(
-                f"{name} is {value!r} in the environment.", "Set it to 0 or 1, or unset it."
+                f"{name} is {value!r} in the environment.", f"Set it to {TORCH}, or unset it."
             )

@@ -18,7 +18,7 @@ from accelssl.model import residual as branch_module
 from accelssl.model.fused_block import every_row, no_branch
 from accelssl.model.ops.short_attention import fits
 from accelssl.model.residual import Branch, summed
-from accelssl.switches import SHORT_ATTENTION
+from accelssl.switches import KERNELS, TORCH
 
 WIDTH = 192
 VARIANTS: list[dict[str, Any]] = [
@@ -310,5 +310,5 @@ def test_norms_that_add_norm_is_not_run_as_they_are(anywhere: None) -> None:
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = 33, 64, torch.device("cuda", 0), torch.bfloat16
     assert fits(*asked)
-    monkeypatch.setenv(SHORT_ATTENTION, "0")
+    monkeypatch.setenv(KERNELS, TORCH)
     assert not fits(*asked)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from accelssl.switches import FAST_ADAMW, is_off
+from accelssl.switches import uses_kernels
 from accelssl.train.optim.bf16_copies import Bf16Copies
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _has_kernel(groups: Sequence[dict[str, Any]]) -> bool:
     """On a GPU: if switched on, and where all is as the kernel wants it."""
     parameters = [p for group in groups for p in group["params"]]
     fits = all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
-    return fits and find_spec("triton") is not None and not is_off(FAST_ADAMW)
+    return fits and find_spec("triton") is not None and uses_kernels()
 
 
 def _on_gpu(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 import triton
 
 from accelssl.model.ops import add_norm_kernel, column_sums
-from accelssl.switches import FAST_NORM
+from accelssl.switches import KERNELS, TORCH
 from tests.machine_code import compiled
 from tests.model.interpreter import interpreting
 
@@ -269,7 +269,7 @@ def test_it_fits_a_float32_stream_and_half_products_on_a_gpu_unless_switched_off
     assert not fits(768, gpu, single, single) and not fits(768, gpu, *[torch.bfloat16] * 2)
     for width in (100, 4096):
         assert not fits(width, gpu, single, torch.bfloat16)
-    monkeypatch.setenv(FAST_NORM, "0")
+    monkeypatch.setenv(KERNELS, TORCH)
     assert not fits(768, gpu, single, torch.bfloat16)
 
 

@@ -13,7 +13,7 @@ from accelssl.model.ops.gelu import definition, definition_backward, fits, gelu
 pytest.importorskip("triton")
 
 from accelssl.model.ops import gelu_kernel
-from accelssl.switches import FAST_GELU
+from accelssl.switches import KERNELS, TORCH
 from tests.machine_code import compiled
 from tests.model.interpreter import interpreting
 
@@ -189,7 +189,7 @@ def test_it_fits_half_precision_on_a_gpu_with_room_unless_switched_off(
     assert fits(400, gpu, torch.bfloat16) and fits(400, gpu, torch.float16)
     assert not fits(401, gpu, torch.bfloat16) and not fits(400, gpu, torch.float32)
     assert not fits(400, torch.device("cpu"), torch.bfloat16)
-    monkeypatch.setenv(FAST_GELU, "0")
+    monkeypatch.setenv(KERNELS, TORCH)
     assert not fits(400, gpu, torch.bfloat16)
 
 

@@ -148,7 +148,7 @@ def test_it_fits_half_precision_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) 
     assert not fits(257, 32, gpu, bf16) and not fits(129, 128, gpu, bf16)
     assert not fits(57, 80, gpu, bf16)
     assert not fits(57, 64, torch.device("cpu"), bf16) and not fits(57, 64, gpu, torch.float32)
-    monkeypatch.setenv("ACCELSSL_SHORT_ATTENTION", "0")
+    monkeypatch.setenv("ACCELSSL_KERNELS", "torch")
     assert not fits(226, 64, gpu, bf16)
 
 

@@ -15,7 +15,6 @@ from accelssl.pipeline.compress import reference
 from accelssl.pipeline.compress.op import Implementation, augment_patchify
 from accelssl.pipeline.compression import PATCH_SIDES
 from accelssl.pipeline.draws.augmentation import JITTER_ORDERS, Column, augmentation, identity
-from accelssl.switches import CHECK_INDICES
 
 pytestmark = pytest.mark.gpu
 GPU_IMPLEMENTATIONS: list[Implementation] = ["cuda", "triton"]
@@ -242,20 +241,6 @@ def test_tokens_beyond_two_to_the_31_elements(implementation: Implementation) ->
             crops[i : i + 1].cpu(), params[i : i + 1], keep[:1].cpu(), 16, torch.bfloat16
         )
         assert torch.equal(tokens[i : i + 1].cpu(), expected)
-
-
-@both
-def test_an_index_outside_the_grid_is_named_when_checks_are_on(
-    implementation: Implementation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CHECK_INDICES, "1")
-    rng = np.random.default_rng(11)
-    crops, params = crops_of(2, 240, rng).cuda(), random_params(2, 11).cuda()
-    for index in (64, -1):
-        keep = places(2, 64, 8, rng)
-        keep[1, 3] = index
-        with pytest.raises(ValueError, match=str(index)):
-            augment_patchify(crops, params, keep.cuda(), 30, torch.float32, implementation)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from accelssl.pipeline.compression import UNCOMPRESSED, Compression
-from accelssl.switches import FAST_GELU, FAST_NORM, SHORT_ATTENTION
+from accelssl.switches import KERNELS, TORCH
 from accelssl.train.config.auto import BEFORE, Auto
 from accelssl.train.gradients import sample_size
 from accelssl.train.gradients.auto_schedule import decide
@@ -51,8 +51,7 @@ def test_kernels_of_our_own_err_in_an_estimate_no_more_than_torchs_do(
     monkeypatch.delenv("TRITON_PTXAS_PATH", raising=False)
     monkeypatch.setattr(sample_size, "_grids", lambda config: [CELLS])
     ours = variances(shard_dir, tmp_path / "ours", "bf16")
-    for switch in (SHORT_ATTENTION, FAST_GELU, FAST_NORM):
-        monkeypatch.setenv(switch, "0")
+    monkeypatch.setenv(KERNELS, TORCH)
     torchs = variances(shard_dir, tmp_path / "torchs", "bf16")
     right = variances(shard_dir, tmp_path / "right", "fp32")
     assert len(ours) == len(CELLS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accelssl.switches import FAST_GELU
+from accelssl.switches import KERNELS, TORCH
 from accelssl.train.log.environment import environment
 
 
@@ -19,7 +19,7 @@ def test_the_command_is_one_that_can_be_given_again(
 
 
 def test_it_tells_what_was_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FAST_GELU, raising=False)
-    assert FAST_GELU not in environment(torch.device("cpu"))
-    monkeypatch.setenv(FAST_GELU, "0")
-    assert environment(torch.device("cpu"))[FAST_GELU] == "0"
+    monkeypatch.delenv(KERNELS, raising=False)
+    assert KERNELS not in environment(torch.device("cpu"))
+    monkeypatch.setenv(KERNELS, TORCH)
+    assert environment(torch.device("cpu"))[KERNELS] == TORCH
