@@ -27,7 +27,7 @@ from accelssl.train.report.history import read_history
 from accelssl.train.report.report import write_report
 from accelssl.train.report.sample_crops import NAME as PICTURES
 from accelssl.train.report.sample_crops import save_pictures
-from accelssl.train.session import CONFIG, JOB, Session, resume, start
+from accelssl.train.session import CONFIG, JOB, Session, resume, start, write_config
 
 BATCH = "batch.json"
 """In the run: what --batch auto has found."""
@@ -92,7 +92,7 @@ def _note_restart(session: Session, restart: Restart, out: Path) -> None:
     Killed half-way, it is to be called with --restart-epoch again, which leaves out nothing more.
     """
     session.save(out)
-    write_whole(out / CONFIG, config_text(session.config))
+    write_config(out, session.config)
     with Log(out) as log:
         log.event("restart_epoch", step=session.step, **restart.to_json())
     Terminal().print(str(restart))
@@ -100,9 +100,8 @@ def _note_restart(session: Session, restart: Restart, out: Path) -> None:
 
 def _note_where_it_runs(session: Session, out: Path) -> None:
     """What may be other than before, so that the next --resume and an evaluation have it too."""
-    config = config_text(session.config)
-    if config != (out / CONFIG).read_text():
-        write_whole(out / CONFIG, config)
+    if config_text(session.config) != (out / CONFIG).read_text():
+        write_config(out, session.config)
 
 
 def _train(session: Session, out: Path, baseline: bool) -> int:

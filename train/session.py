@@ -35,6 +35,7 @@ from accelssl.train.checkpoints.resuming import (
 from accelssl.train.config.budget import Budget
 from accelssl.train.config.config import TrainConfig
 from accelssl.train.config.config_file import config_text
+from accelssl.train.config.named_recipes import recipe_text
 from accelssl.train.config.schedule import Schedule
 from accelssl.train.gradients.decision import Decision, decision_of, schedule_of
 from accelssl.train.gradients.sample_size import affordable
@@ -44,12 +45,14 @@ from accelssl.train.optim.adamw import AdamW, adamw
 from accelssl.train.ranks.distributed import ALONE, Ranks, replicate, this_job
 
 CONFIG = "config.json"
+RECIPE = "recipe.toml"
+"""The recipe that repeats the run on any machine."""
 JOB = "job"
 """Which job of torchrun began a run: only that one goes on with it unasked."""
 ENVIRONMENT = "environment.json"
 # In the order they are written: a folder is a run's from the moment the last is there.
-_OF_A_START = JOB, ENVIRONMENT, CONFIG
-_UNFINISHED = {LOCK, JOB, ENVIRONMENT, *(f"{name}.part" for name in _OF_A_START)}
+_OF_A_START = JOB, ENVIRONMENT, RECIPE, CONFIG
+_UNFINISHED = {LOCK, JOB, ENVIRONMENT, RECIPE, *(f"{name}.part" for name in _OF_A_START)}
 """What may lie in a folder that holds no run yet."""
 
 
@@ -172,6 +175,12 @@ def refuse_a_used_folder(run: Path) -> None:
         )
 
 
+def write_config(run: Path, config: TrainConfig) -> None:
+    """Write RUN/recipe.toml and RUN/config.json, the latter last."""
+    write_whole(run / RECIPE, recipe_text(config))
+    write_whole(run / CONFIG, config_text(config))
+
+
 def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = ALONE) -> Session:
     """A new run in folder `run`, which must not hold one. Rank 0 writes its configuration there.
 
@@ -185,7 +194,7 @@ def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = A
         run.mkdir(parents=True, exist_ok=True)
         write_whole(run / JOB, this_job())
         write_whole(run / ENVIRONMENT, json.dumps(environment(device), indent=1))
-        write_whole(run / CONFIG, config_text(config))
+        write_config(run, config)
     except OSError as error:
         for name in _OF_A_START:
             with suppress(OSError):

@@ -10,13 +10,14 @@ from accelssl.errors import UserError
 from accelssl.files import write_whole
 from accelssl.train.checkpoints.lock import exclusive
 from accelssl.train.config.config_file import read_config
+from accelssl.train.config.named_recipes import find
 from accelssl.train.ranks.distributed import Ranks
 from accelssl.train.run import is_started_anew
-from accelssl.train.session import CONFIG, ENVIRONMENT, JOB, start
+from accelssl.train.session import CONFIG, ENVIRONMENT, JOB, RECIPE, start
 from tests.train.any_run import CPU, config_on
 
 
-@pytest.mark.parametrize("fails_at", [1, 2, 3])
+@pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
 def test_a_folder_on_a_full_disk_can_be_used_again(
     shard_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
@@ -36,9 +37,10 @@ def test_a_folder_on_a_full_disk_can_be_used_again(
     assert not run.exists()
     start(config, run, CPU).loader.close()
     assert read_config(run / CONFIG) == config
+    assert find(str(run / RECIPE)).make(config.data) == config
 
 
-@pytest.mark.parametrize("killed_at", [1, 2, 3])
+@pytest.mark.parametrize("killed_at", [1, 2, 3, 4])
 def test_a_start_that_was_killed_is_no_run_yet_and_in_nobodys_way(
     shard_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:
@@ -59,7 +61,7 @@ def test_a_start_that_was_killed_is_no_run_yet_and_in_nobodys_way(
     assert len(list(run.iterdir())) == killed_at and not (run / CONFIG).exists()
     assert not is_started_anew(Ranks(restarts=1), run)
     start(config, run, CPU).loader.close()
-    assert {path.name for path in run.iterdir()} == {CONFIG, JOB, ENVIRONMENT}
+    assert {path.name for path in run.iterdir()} == {CONFIG, JOB, ENVIRONMENT, RECIPE}
     assert is_started_anew(Ranks(restarts=1), run)
 
 
