@@ -1,5 +1,6 @@
 """GPU tests skip by themselves; a small shard set that the tests of loader and trainer share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs a CUDA device")
 
 
-@pytest.fixture(autouse=True)
-def same_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def same_precision() -> Iterator[None]:
     """Let two runs of a test compute alike: `--precision auto` times this processor's products."""
-    monkeypatch.setattr("accelssl.train.precision._cpu_gains", lambda: False)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("accelssl.train.precision._cpu_gains", lambda: False)
+        yield
 
 
 def smooth_picture(rng: np.random.Generator, height: int, width: int, hue: int) -> Image.Image:

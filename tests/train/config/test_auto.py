@@ -112,7 +112,7 @@ def test_a_plan_of_what_nobody_knows_yet_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("plan", "--data", "none", "--budget", "1M", "--device", "cpu", "--schedule")
-    assert "is not known before" in accelssl(monkeypatch, capsys, *words, "auto")
+    assert "is unknown before" in accelssl(monkeypatch, capsys, *words, "auto")
     assert "}], or give default." in accelssl(monkeypatch, capsys, *words, "Auto")
 
 
