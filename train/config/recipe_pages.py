@@ -74,7 +74,7 @@ def _page(recipe: Recipe) -> str:
     )
     return "\n".join(
         [
-            f"{recipe.name}: {recipe.about}",
+            f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name,
             "",
             *(
                 [f"data      {recipe.data.name}, {recipe.data.images:,} images"]

@@ -9,7 +9,8 @@ from accelssl.train.methods import METHODS
 _METHODS = " or ".join(", ".join(METHODS).rsplit(", ", 1))
 
 Recipe = Annotated[
-    str | None, typer.Option(help="Start from a named run; accelssl recipes lists the names.")
+    str | None,
+    typer.Option(help="Start from a recipe: a name that accelssl recipes lists, or a .toml file."),
 ]
 Algo = Annotated[str | None, typer.Option(help=f"Method: {_METHODS} [simclr].")]
 Model = Annotated[str | None, typer.Option(help="timm VisionTransformer [vit_base_patch16_224].")]
