@@ -1,4 +1,4 @@
-"""Versions and hardware of a run, for whoever reads its figures later."""
+"""Record of the package versions and hardware of a run, for readers of its results."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ _PACKAGES = (
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Package versions, processor, cores, device, the command line, and what switches are set."""
+    """Return package versions, processor, cores, device, command line and the switches set."""
     versions = {name: found for name in _PACKAGES if (found := _version(name))}
     on_gpu = device.type == "cuda"
     return {
@@ -39,7 +39,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _program() -> str:
-    """`python -m accelssl` is accelssl, too."""
+    """Return the name of the program; "accelssl" also for `python -m accelssl`."""
     called = Path(sys.argv[0])
     return called.parent.name if called.name == "__main__.py" else called.name
 

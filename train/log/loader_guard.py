@@ -1,21 +1,21 @@
-"""Whether the steps of a stage wait for their data, so that compressing more would gain nothing."""
+"""Detection of stages limited by the data loader, where more compression brings no speed-up."""
 
 import time
 from typing import Any
 
 from accelssl.train.config.schedule import Stage
 
-# The first steps of a stage compile and fill queues.
+# The first steps of a stage are slow: they compile the model and fill the queues of the loader.
 SKIPPED_STEPS = 10
 WATCHED_STEPS = 100
 NOTABLE_SHARE = 0.1
 
 
 class LoaderGuard:
-    """Counts, over WATCHED_STEPS steps of each stage, those whose batch came too late.
+    """Counter of late batches over WATCHED_STEPS steps of each stage.
 
-    The host may wait for a batch without harm while the GPU is still at the steps before: what
-    counts is that the GPU had nothing left to do.
+    A batch is late if the GPU is idle when the batch arrives. The host may wait for a batch while
+    the GPU still computes earlier steps: such a batch is not late.
     """
 
     def __init__(self, batch: int) -> None:
@@ -25,9 +25,10 @@ class LoaderGuard:
         self._began_at = 0.0
 
     def finding(self, stage: Stage, was_late: bool) -> dict[str, Any] | None:
-        """After a step of `stage`: once, if more than NOTABLE_SHARE of the batches were late.
+        """Count a step of `stage`; return a finding if over NOTABLE_SHARE of the batches were late.
 
-        late: that share; images_per_s: what the loader gave.
+        A stage has at most one finding, after its last watched step; otherwise return None. In the
+        finding, late is the share of late batches and images_per_s the rate of the loader.
         """
         if stage != self._stage:
             self._stage, self._steps = stage, 0

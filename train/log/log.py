@@ -1,7 +1,7 @@
-"""The log of a run, log.jsonl: a line a step, and a line for whatever else happens.
+"""The log of a run, log.jsonl, with one line for each step and one for each other event.
 
-Losses are copied from a GPU beside the steps after, and written, about once a second, if they are
-there: neither a step nor the GPU waits.
+Losses are copied from the GPU asynchronously, during later steps. About once a second the log
+writes the losses whose copy has finished. Neither the training loop nor the GPU waits for the log.
 R is the number of ranks.
 """
 
@@ -26,15 +26,18 @@ NAME = "log.jsonl"
 
 
 class Watcher(Protocol):
-    """Somebody who is shown each line of the log as it is written."""
+    """Callable that receives each line of the log when the line is written."""
 
     def __call__(self, line: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A step whose line is not written yet. `values` are valid once `copied` is past, if it is of a
-    GPU: the losses of its ranks, and the scalars `noted`."""
+    """Training step whose line is not written yet.
+
+    `values` holds the losses of the ranks, then the scalars named in `noted`. On a GPU, `values` is
+    valid after the event `copied`; on a CPU, `copied` is None.
+    """
 
     line: dict[str, Any]
     noted: list[str]
@@ -62,9 +65,9 @@ class _Step:
 
 @dataclass
 class Log:
-    """Appends to RUN/log.jsonl; `watchers` see each line too. Use as a context.
+    """Context manager that appends to RUN/log.jsonl and passes each line to `watchers`.
 
-    `failure` is there once a loss that is not finite was written: the run cannot go on.
+    `failure` is an error after a loss that is not finite was written; the run must then stop.
     """
 
     run: Path
@@ -89,37 +92,36 @@ class Log:
             if kind is None:
                 self.flush()
             else:
-                with suppress(RuntimeError, OSError):  # of the GPU or the disk that has failed
+                with suppress(RuntimeError, OSError):  # the GPU or the disk may have failed
                     self._write_what_is_there()
         finally:
             self._file.close()
 
     def step(self, line: dict[str, Any], losses_R: Tensor, noted: dict[str, Tensor]) -> None:
-        """One training step: the losses of the ranks, of which the log gets the mean, and the
-        scalars that were noted beside."""
+        """Add one training step; the log gets the mean loss of the ranks and the noted scalars."""
         self._pending.append(_Step.of(line, losses_R, noted))
         if time.perf_counter() - self._flushed_at >= FLUSH_S:
             self._write_what_is_there()
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Anything else that happened: an evaluation, a resume, the end."""
+        """Write a line for an event other than a step: an evaluation, a resume, the end."""
         self.flush()
         self._write({"kind": kind, **fields})
 
     def flush(self) -> None:
-        """Write what is pending, for which the GPU has to do all that was launched."""
+        """Write all pending steps. Wait until the GPU has finished them."""
         if self._pending:
             self._pending[-1].wait()
         self._write_steps(list(self._pending))
 
     def _write_what_is_there(self) -> None:
-        """Of what is pending, without waiting."""
+        """Write the pending steps whose values have been copied, without waiting."""
         there = list(takewhile(lambda step: step.is_there, self._pending))
         if there:
             self._write_steps(there)
 
     def _write_steps(self, steps: list[_Step]) -> None:
-        """Write the oldest of what is pending."""
+        """Write `steps`, which are the oldest pending steps."""
         del self._pending[: len(steps)]
         rates = self._rates(steps[-1].line) if steps else {}
         for step in steps:
@@ -136,7 +138,7 @@ class Log:
         self._flushed_at = time.perf_counter()
 
     def _failure(self, line: dict[str, Any], losses: list[float]) -> UserError | None:
-        """What there is to say about the losses of a step's ranks when one is not finite."""
+        """Return an error if the loss of a rank is not finite, else None."""
         lost = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
         if not lost:
             return None
@@ -150,8 +152,10 @@ class Log:
         )
 
     def _rates(self, last: dict[str, Any]) -> dict[str, float]:
-        """Rates from where they were last told to here: steps on a GPU are only queued, so single
-        ones lie."""
+        """Return the mean rates since the previous call.
+
+        The rate of a single step would be wrong on a GPU, because the host only queues the step.
+        """
         now = (last["elapsed_s"], last["images"], last["spent"])
         before = self._rated_at or (0.0, 0, 0.0)
         seconds = max(now[0] - before[0], 1e-9)
@@ -162,7 +166,7 @@ class Log:
         }
 
     def start_clock(self, elapsed_s: float, images: int, spent: float) -> None:
-        """Where the rates of the next flush are counted from: at the start and after a pause."""
+        """Set the point from which the next flush counts rates, at the start or after a pause."""
         self._rated_at = (elapsed_s, images, spent)
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -170,12 +174,12 @@ class Log:
         for watch in list(self.watchers):
             try:
                 watch(line)
-            except OSError:  # a full disk or a closed pipe of an onlooker must not end the run
+            except OSError:  # a watcher's full disk or closed pipe must not end the run
                 self.watchers.remove(watch)
 
 
 class SilentLog(Log):
-    """For a rank that writes none: losses stay on the device and are forgotten."""
+    """Log that writes nothing, for ranks other than 0. Losses are not copied from the device."""
 
     def __enter__(self) -> Self:
         return self
@@ -194,7 +198,7 @@ class SilentLog(Log):
 
 
 def _end_cut_line(file: IO[str], path: Path) -> None:
-    """A killed run may have left half a line: the next one must not be glued to it."""
+    """End an incomplete last line, which a killed run may leave, with a newline."""
     with path.open("rb") as written:
         written.seek(0, 2)
         if written.tell():

@@ -1,4 +1,4 @@
-"""Who looks on while a run logs: a progress bar on the terminal, TensorBoard."""
+"""Displays that follow the log of a run: progress bar, notice of collapse, TensorBoard."""
 
 import math
 import threading
@@ -19,24 +19,29 @@ from accelssl.train.gradients.decision import decision_of
 from accelssl.train.log.log import Watcher
 
 COLLAPSED = 0.03
-"""A spread of features (see Objective) below which a run has failed: ten times what bfloat16's
-rounding alone makes of one image, where an untrained network has 0.7. Two images then have a cosine
-above 0.999 on average."""
+"""Spread of features (see Objective) below which a run has collapsed.
+
+Two images then have a mean cosine above 0.999. An untrained network has a spread of 0.7. The limit
+is ten times the spread that bfloat16 rounding alone gives to copies of one image.
+"""
 EXTREME_ENTROPY = 0.01
 LONG = 0.05
-"""DINO's keys have collapsed when, for this share of the budget, the entropy of their prototypes
-was within EXTREME_ENTROPY of the most there can be, or of nothing, in parts of the most."""
+"""Share of the budget after which an extreme entropy of DINO's keys counts as a collapse.
+
+An entropy over prototypes is extreme within EXTREME_ENTROPY of 0 or of the maximum, as a fraction
+of the maximum.
+"""
 
 UNIFORM = "all prototypes are equally near to every image"
 SHARPER = "a lower --teacher-temp, 0.04 for example"
-"""What helps against it: keys that are sharper than queries pull the prototypes apart."""
+"""Remedy for UNIFORM: keys that are sharper than queries move the prototypes apart."""
 
-# What says where in the run a line is: no curve of it is worth looking at.
+# Fields that give the position of a line in the run. TensorBoard gets no curves of them.
 _WHERE = frozenset(("step", "epoch", "images", "progress", "elapsed_s"))
 
 
 class Terminal(Console):
-    """Standard error. When nobody reads it any more it falls silent; the run goes on."""
+    """Console on standard error. After a broken pipe it prints nothing and the run continues."""
 
     def __init__(self) -> None:
         super().__init__(stderr=True)
@@ -47,9 +52,9 @@ class Terminal(Console):
 
 @contextmanager
 def progress_bar(total: float, console: Console, *, chooses: bool = False) -> Iterator[Watcher]:
-    """A bar over the budget on a terminal; elsewhere a plain line every half minute.
+    """Show a progress bar over the budget; without a terminal, print a line every half minute.
 
-    chooses: whether the run chooses its compressions itself, for remedies.
+    chooses: True if the run chooses its compressions itself; a message then names more remedies.
     """
     columns = (
         TextColumn("{task.fields[stage]:>9}"),
@@ -88,7 +93,7 @@ def progress_bar(total: float, console: Console, *, chooses: bool = False) -> It
 
 
 class CollapseNotice:
-    """Tells once that a run has collapsed: its features are all the same, or its prototypes are."""
+    """Watcher that prints one notice when the features or the prototypes of a run collapse."""
 
     def __init__(self, config: TrainConfig, console: Console) -> None:
         self._console, self._has_told = console, False
@@ -121,7 +126,7 @@ class CollapseNotice:
         return None
 
     def _extreme(self, entropy: float | None) -> str | None:
-        """Which of both ways of collapsing this is, if either."""
+        """Return the kind of collapse that an entropy shows, or None."""
         if entropy is None:
             return None
         if entropy > (1 - EXTREME_ENTROPY) * self._most:
@@ -151,7 +156,7 @@ def _plain(line: dict[str, Any], shown: dict[str, str], total: float) -> str:
 
 
 def tensorboard(run: Path) -> Watcher | None:
-    """A watcher that writes TensorBoard events, or None when TensorBoard is not installed."""
+    """Return a watcher that writes TensorBoard events, or None if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -171,7 +176,7 @@ def tensorboard(run: Path) -> Watcher | None:
 
 
 def _hush_its_thread() -> None:
-    """No traceback of a full disk from the thread that writes: the watcher raises it again."""
+    """Suppress OSError tracebacks of TensorBoard's writer thread; the watcher raises the error."""
     others = threading.excepthook
 
     def hook(failure: threading.ExceptHookArgs) -> None:

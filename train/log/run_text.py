@@ -1,4 +1,4 @@
-"""What a run says of itself at its start and its end."""
+"""Text that a run prints at its start and its end."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ FEW_STEPS = 100
 
 
 class LastStep:
-    """Remembers the last loss; as text, what there is to say of it."""
+    """Watcher that keeps the last step's line. `str()` gives its loss, or nothing without steps."""
 
     def __init__(self) -> None:
         self._line: dict[str, Any] = {}
@@ -26,7 +26,7 @@ class LastStep:
 
 
 def outline(session: Session) -> str:
-    """The run, and what its budget buys."""
+    """Return one line with the settings of the run and the steps that its budget pays for."""
     config, images = session.config, len(session.shards.split("train"))
     done = f", {session.step:,} steps are done" if session.step else ""
     return (
@@ -36,7 +36,7 @@ def outline(session: Session) -> str:
 
 
 def _purchase(session: Session, images: int) -> str:
-    """What is known of it before the run."""
+    """Return the part of the outline about the budget: steps, images, epochs, advice."""
     config = session.config
     if config.auto:
         size, points = affordable(config), ", ".join(f"{100 * at:g}%" for at in config.auto.at)
@@ -63,7 +63,7 @@ def _purchase(session: Session, images: int) -> str:
 
 
 def outcome(session: Session, last: LastStep) -> str:
-    """Where a run has come to, in this and in earlier parts."""
+    """Return one line with steps, images, time and rate of a run, earlier parts included."""
     rate = session.images / max(session.elapsed_s, 1e-9)
     return (
         f"step {session.step:,}{last}: {session.images:,} images in "
