@@ -1,1 +1,1 @@
-"""Checkpoints: save, keep, resume."""
+"""Saving, keeping and resuming of checkpoints."""

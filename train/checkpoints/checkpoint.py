@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, and enough to continue to the identical next loss."""
+"""Checkpoints, which are written atomically and suffice to repeat the identical next loss."""
 
 import os
 import shutil
@@ -18,25 +18,29 @@ from accelssl.pipeline.draws.order import Position
 FORMAT = 3
 NAME = "checkpoint.pt"
 _LITTLE_BYTES = 2**20
-_ZIP = b"PK\x03\x04"  # what torch.load knows its files by
+_ZIP = b"PK\x03\x04"  # first bytes of the files of torch.save
 
 Fact = int | float | str
 Facts = dict[str, Fact]
 
-# A run of format 1 had one rank and the first draws; who decoded its images was not noted.
+# A run of format 1 had one rank and version 1 of the draws (random crops). Its decoder is unknown.
 _STREAM_OF_FORMAT_1: Facts = {"world": 1, "draws": 1}
-# Format 2 had these among what may change where an epoch begins anew.
+# Format 2 stored these facts in `stream`, whose facts may change with --restart-epoch.
 _FIXED_SINCE_FORMAT_3 = ("seed", "size", "min_area", "symmetric")
 
 
 @dataclass
 class Checkpoint:
-    """State after `step` steps. position is the next unseen batch; digest names the shard set.
+    """State of a run after `step` steps.
 
-    fixed and stream are what the run was made with: its configuration, and its data, without which
-    position says nothing. versions are those of the packages that computed it. Only what was known
-    when it was written is in them. decisions: of a run that chooses its compressions itself, as
-    JSON has them.
+    position: the next batch to train on.
+    digest: the digest of the shard set.
+    fixed: facts of the configuration, which may not change.
+    stream: facts that decide, with the shard set, which pixels are in each batch.
+    versions: of the packages that computed the run.
+    decisions: the compressions chosen under --schedule auto, as JSON objects.
+
+    An older accelssl stored fewer facts: fixed, stream and versions may lack some.
     """
 
     step: int
@@ -54,10 +58,10 @@ class Checkpoint:
 
 
 def save(run: Path, checkpoint: Checkpoint, also_as: Sequence[str] = ()) -> None:
-    """Write RUN/checkpoint.pt through a temporary file, and let other names in RUN be that file.
+    """Write RUN/checkpoint.pt through a temporary file, and link the names `also_as` to the file.
 
-    UserError when the disk refuses, and when a weight or moment is not finite; the checkpoint
-    before stays as it was.
+    Raise UserError if the file cannot be written or if a weight or moment is not finite. The
+    previous checkpoint then stays unchanged.
     """
     _refuse_lost_numbers(run, checkpoint)
     state = vars(checkpoint) | {
@@ -66,13 +70,13 @@ def save(run: Path, checkpoint: Checkpoint, also_as: Sequence[str] = ()) -> None
     }
     partial = run / f"{NAME}.part"
     try:
-        # What a killed process has left may be another checkpoint too, by a link.
+        # A killed process may have left a file that is linked to another checkpoint.
         partial.unlink(missing_ok=True)
         with partial.open("wb") as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
-        # Killed between these, the run repeats some steps and writes the other names again.
+        # If the process is killed here, the run repeats some steps and writes the names again.
         for name in also_as:
             _link(partial, run / name)
         partial.replace(run / NAME)
@@ -87,7 +91,7 @@ def save(run: Path, checkpoint: Checkpoint, also_as: Sequence[str] = ()) -> None
 
 
 def _link(file: Path, name: Path) -> None:
-    """Let `name` be the file too; a copy of it where the file system has no links."""
+    """Link `name` to the file, or copy the file if the file system has no hard links."""
     partial = name.with_name(f"{name.name}.part")
     partial.unlink(missing_ok=True)
     try:
@@ -95,11 +99,11 @@ def _link(file: Path, name: Path) -> None:
     except OSError:
         shutil.copyfile(file, partial)
     partial.replace(name)
-    partial.unlink(missing_ok=True)  # of two links to one file neither replaces the other
+    partial.unlink(missing_ok=True)  # replace() does nothing if both are links to one file
 
 
 def _reason(error: Exception, run: Path) -> str:
-    """torch names a place in its own source where the disk was full."""
+    """Return the reason of a failed write. torch's own message does not mention a full disk."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     free_bytes = shutil.disk_usage(run).free
@@ -107,10 +111,10 @@ def _reason(error: Exception, run: Path) -> str:
 
 
 def _refuse_lost_numbers(run: Path, checkpoint: Checkpoint) -> None:
-    """UserError where no step could follow. The device is waited for once, not for each tensor."""
+    """Raise UserError if a tensor is not finite. Synchronise with the device only once."""
     state = {"objective": checkpoint.objective, "optimizer": checkpoint.optimizer}
     tensors = dict(_floats("", state))
-    # The largest magnitude of all, which is NaN where one is.
+    # The norm is the largest magnitude of all tensors, or NaN if one value is NaN.
     if not tensors or bool(get_total_norm(tensors.values(), float("inf")).isfinite()):
         return
     name = next(name for name, tensor in tensors.items() if not bool(tensor.isfinite().all()))
@@ -121,7 +125,7 @@ def _refuse_lost_numbers(run: Path, checkpoint: Checkpoint) -> None:
 
 
 def _floats(name: str, state: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in nested dicts that can be other than finite, with their dotted names."""
+    """Yield the floating-point tensors in nested dicts with their dotted names."""
     if isinstance(state, dict):
         for key, value in state.items():
             yield from _floats(f"{name}.{key}", value)
@@ -130,7 +134,7 @@ def _floats(name: str, state: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def after_lost_numbers(run: Path) -> str:
-    """How to go on where a loss or a weight is not finite."""
+    """Return the remedy for a loss or a weight that is not finite."""
     another = "Start another run with a lower --lr"
     if not (run / NAME).exists():
         return f"{another}."
@@ -139,10 +143,10 @@ def after_lost_numbers(run: Path) -> str:
 
 
 def load(run: Path, *, at_a_glance: bool = False, name: str = NAME) -> Checkpoint:
-    """Read RUN/checkpoint.pt onto the CPU. UserError when it is missing or unreadable.
+    """Read RUN/checkpoint.pt onto the CPU. Raise UserError if the file is missing or unreadable.
 
-    at_a_glance leaves the weights in the file until they are looked at: for the numbers alone.
-    name: of another checkpoint in RUN.
+    at_a_glance: map the weights instead of reading them, for callers that need only the numbers.
+    name: the name of another checkpoint in RUN.
     """
     path = run / name
     if not path.is_file():
@@ -172,23 +176,23 @@ def _put_back(name: str) -> str:
 
 
 def refuse_damage(path: Path, remedy: str, *, may_be_no_zip: bool = False) -> None:
-    """UserError where a file of torch.save is not what was written: torch.load checks no sums.
+    """Raise UserError if a checksum in a file of torch.save is wrong. torch.load checks none.
 
-    Left to torch.load are those written without sums (torch.serialization.set_crc32_options) and,
-    where they may be, files that are no zip.
+    A file without checksums (torch.serialization.set_crc32_options) passes. With `may_be_no_zip`, a
+    file that is not a zip archive passes too.
     """
     try:
         damaged = _damage(path, may_be_no_zip)
     except OSError as error:
         damaged = error.strerror or str(error)
-    except Exception:  # of many types, for headers that are not what they were
+    except Exception:  # damaged headers raise exceptions of many types
         damaged = "its end is missing, or its list of parts is broken"
     if damaged is not None:
         raise UserError(f"{path} is damaged ({damaged}).", remedy)
 
 
 def _damage(path: Path, may_be_no_zip: bool) -> str | None:
-    """What is wrong, or the first part whose sum is."""
+    """Return the damage, or the name of the first part with a wrong checksum; None if intact."""
     with path.open("rb") as file:
         beginning = file.read(len(_ZIP))
     if not beginning:
@@ -201,7 +205,7 @@ def _damage(path: Path, may_be_no_zip: bool) -> str | None:
 
 
 def _renew(state: dict[str, Any], written_as: int) -> None:
-    """Let what an earlier format wrote be as the present one has it."""
+    """Convert the state of an earlier format to the present format, in place."""
     if written_as not in (1, 2, FORMAT):
         raise ValueError(f"format {written_as}, not {FORMAT}")
     if written_as == 1:

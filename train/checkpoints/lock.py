@@ -1,4 +1,4 @@
-"""One process a run folder: a lock that the kernel drops with the process, however it dies."""
+"""Lock that admits one process to a run folder. The kernel releases it when the process ends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,10 +12,10 @@ LOCK = "lock"
 
 @contextmanager
 def exclusive(run: Path) -> Iterator[None]:
-    """Holds RUN/lock for the block. UserError when another process holds it.
+    """Hold RUN/lock for the block. Raise UserError if another process holds the lock.
 
-    Makes the folder if need be, and takes folder and lock away again if they are new and nothing
-    else was written; UserError when it cannot be made.
+    Create the folder if it is missing; raise UserError if this fails. At the end remove a new lock
+    and new folders if the block has written nothing else.
     """
     made = [folder for folder in (run, *run.parents) if not folder.exists()]
     try:
@@ -38,6 +38,6 @@ def exclusive(run: Path) -> Iterator[None]:
             now = {path.name for path in run.iterdir()}
             if now == {LOCK} or (LOCK not in before and now == before | {LOCK}):
                 (run / LOCK).unlink()
-                with suppress(OSError):  # somebody else may have put something there
+                with suppress(OSError):  # another process may have written files there
                     for folder in made:
                         folder.rmdir()

@@ -1,4 +1,4 @@
-"""Going on with a run: what must be as it was, and what may change where an epoch begins anew."""
+"""Rules for resuming a run: settings that may not change, and those --restart-epoch may change."""
 
 import json
 from dataclasses import dataclass, field, fields
@@ -19,10 +19,10 @@ from accelssl.train.config.config import OF_THE_MACHINE, TrainConfig
 from accelssl.train.report.history import read_history
 
 Changes = dict[str, tuple[Fact, Fact]]
-"""name -> (stored in the checkpoint, found now)."""
+"""Changed facts: name -> (value in the checkpoint, present value)."""
 
-# What may differ between the parts of a run: where it runs and what it leaves to read. The batch
-# may where an epoch begins anew, see stream_of.
+# Settings that may differ between the parts of a run: the machine, the place of the data, the
+# evaluations and the checkpoints to keep. The batch may change with --restart-epoch: see stream_of.
 _FREE = frozenset({*OF_THE_MACHINE, "data", "batch", "eval_every", "keep_latest", "keep_at"})
 _COMPUTED_BY = ("accelssl", "torch", "timm")
 _SHARDS = "shard set"
@@ -31,18 +31,18 @@ _NAMES = {"world": "ranks", "draws": "version of the draws"}
 
 @dataclass(frozen=True)
 class Restart:
-    """A run that goes on with a whole epoch: where it was left, and what has changed since."""
+    """Restart of a run at the next whole epoch: the position it left, and the changed facts."""
 
     left: Position
     changes: Changes = field(default_factory=dict)
 
     @property
     def start(self) -> Position:
-        """The first batch of the next epoch; at the end of one, nothing is left out."""
+        """Return the first batch of the next epoch. After a complete epoch no batch is skipped."""
         return Position(self.left.epoch + 1, 0) if self.left.batch else self.left
 
     def to_json(self) -> dict[str, object]:
-        """The fields of the event in the log: epochs and batches from 0, changes as pairs."""
+        """Return the fields of the log event; epochs and batches from 0, changes as pairs."""
         return {
             "epoch": self.start.epoch,
             "left_epoch": self.left.epoch,
@@ -58,7 +58,7 @@ class Restart:
 
 
 def fixed_of(config: TrainConfig) -> Facts:
-    """What makes it this run: every field of its configuration that is not named free."""
+    """Return the settings that may not change in a run: all settings that are not in _FREE."""
     told = json.loads(json.dumps(config.to_json()))  # plain types, as checkpoints may have them
     return {f.name: _fact(told[f.name]) for f in fields(config) if f.name not in _FREE}
 
@@ -68,17 +68,20 @@ def _fact(value: object) -> Fact:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that compute a run."""
+    """Return the versions of the packages that compute a run."""
     return {name: metadata.version(name) for name in _COMPUTED_BY}
 
 
 def changed_versions(state: Checkpoint) -> Changes:
-    """What is not as it was when the checkpoint was written, in the packages that go on with it."""
+    """Return the packages whose version differs from the version in the checkpoint."""
     return _differences(dict(state.versions), dict(versions()))
 
 
 def stream_of(options: LoaderOptions) -> Facts:
-    """What decides, beside shard set and configuration, which pixels are in batch k of an epoch."""
+    """Return the facts that decide which pixels are in batch k of an epoch.
+
+    The shard set and the configuration decide this too, but are stored elsewhere.
+    """
     return {
         "batch": options.batch * options.world,
         "world": options.world,
@@ -88,7 +91,7 @@ def stream_of(options: LoaderOptions) -> Facts:
 
 
 def changed_stream(state: Checkpoint, stream: Facts, digest: str) -> Changes:
-    """What is not as it was when the checkpoint was written, in the data that it goes on with."""
+    """Return the facts about the data that differ from those in the checkpoint."""
     changes = _differences(state.stream, stream)
     if digest != state.digest:
         changes[_SHARDS] = state.digest[:12], digest[:12]
@@ -96,7 +99,7 @@ def changed_stream(state: Checkpoint, stream: Facts, digest: str) -> Changes:
 
 
 def refuse_another_stream(changes: Changes, location: str) -> None:
-    """UserError where a run in mid-epoch would skip or repeat images, or see other pixels."""
+    """Raise UserError if a run in mid-epoch would skip or repeat images, or get other pixels."""
     if not changes:
         return
     raise UserError(
@@ -109,7 +112,7 @@ def refuse_another_stream(changes: Changes, location: str) -> None:
 
 
 def refuse_another_network(run: Path, state: Checkpoint, config: TrainConfig) -> None:
-    """UserError where config.json was edited and no longer tells what the checkpoint holds."""
+    """Raise UserError if config.json does not match the settings stored in the checkpoint."""
     changes = _differences(state.fixed, fixed_of(config))
     if changes:
         raise UserError(
@@ -127,9 +130,9 @@ def load_weights(
     *,
     name: str = checkpoint.NAME,
 ) -> None:
-    """Take over the checkpoint RUN/name; without an optimizer, its weights alone.
+    """Load the checkpoint RUN/name into `objective` and, if given, `optimizer`.
 
-    UserError where it does not fit (format 1 did not note its model).
+    Raise UserError if the checkpoint does not fit. (Format 1 does not record its model.)
     """
     try:
         objective.load_state_dict(state.objective)
@@ -143,7 +146,7 @@ def load_weights(
 
 
 def finished(run: Path, budget: float) -> str | None:
-    """A line that says so, if the run in folder `run` has spent its budget in units."""
+    """Return a line for the user if the run in folder `run` has spent its budget, else None."""
     if not (run / checkpoint.NAME).exists():
         return None
     state = checkpoint.load(run, at_a_glance=True)
@@ -156,7 +159,7 @@ def finished(run: Path, budget: float) -> str | None:
 
 
 def refuse_a_lost_checkpoint(run: Path) -> None:
-    """UserError where steps were logged: without their checkpoint, the run would begin at 0."""
+    """Raise UserError if the log has steps. Without their checkpoint the run would begin at 0."""
     steps = read_history(run).steps
     if len(steps):
         raise UserError(
@@ -176,7 +179,7 @@ def _differences(stored: Facts, found: Facts) -> Changes:
 
 
 def described(changes: Changes) -> str:
-    """As in "batch 8, now 16; ranks 1, now 2"."""
+    """Return the changes as text, for example "batch 8, now 16; ranks 1, now 2"."""
     return "; ".join(
         f"{_NAMES.get(name, name)} {stored}, now {found}"
         for name, (stored, found) in changes.items()
@@ -188,6 +191,6 @@ def _was(changes: Changes) -> str:
 
 
 def _first_reason(error: Exception) -> str:
-    """torch lists every tensor, after a headline: one is enough."""
+    """Return the first reason of an error of torch, which lists all tensors after a headline."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[1] if len(lines) > 1 else str(error)).rstrip(".")[:200]

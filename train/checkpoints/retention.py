@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay beside the last: the latest few, and those at given shares."""
+"""Choice of the checkpoints to keep besides the last: the latest few, and some at given shares."""
 
 import re
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _NUMBERED = re.compile(r"checkpoint-(\d+)\.pt")
 
 
 def read_shares(text: str) -> tuple[float, ...]:
-    """'0,.25,1' as shares of the budget, ascending. UserError when it is anything else."""
+    """Parse '0,.25,1' into ascending shares of the budget. Raise UserError for any other text."""
     shares = sorted(set(numbers_in(text, float)))
     if len(set(map(_told, shares))) < len(shares):
         raise UserError(
@@ -25,23 +25,23 @@ def read_shares(text: str) -> tuple[float, ...]:
 
 
 def _told(share: float) -> str:
-    """As a checkpoint's name has it."""
+    """Return a share as it is written in the name of a checkpoint."""
     return f"{share:g}"
 
 
 def passed(shares: Iterable[float], before: float, now: float) -> list[float]:
-    """Those above the progress `before` that `now` has reached."""
+    """Return the shares that are above the progress `before` and at most `now`."""
     return [share for share in shares if before < share <= now]
 
 
 def names(step: int, latest: int, shares: Iterable[float]) -> list[str]:
-    """What the checkpoint of a step is called beside checkpoint.pt, having reached `shares`."""
+    """Return the other names of the checkpoint of a step, after `shares` were reached."""
     numbered = [f"checkpoint-{step}.pt"] if latest else []
     return numbered + [f"checkpoint-at-{_told(share)}.pt" for share in shares]
 
 
 def remove_old(run: Path, latest: int) -> None:
-    """Leave the `latest` numbered checkpoints of a run; all of them for 0."""
+    """Remove all numbered checkpoints of a run except the `latest`; 0 keeps all of them."""
     numbered = {int(m[1]): path for path in run.iterdir() if (m := _NUMBERED.fullmatch(path.name))}
     for step in sorted(numbered)[:-latest] if latest else []:
         numbered[step].unlink(missing_ok=True)
