@@ -1,1 +1,1 @@
-"""The step, the budget, the schedule, checkpoints, logs, evaluation and the report."""
+"""Training: step, budget, schedule, checkpoints, logs, evaluation and report."""

@@ -1,4 +1,4 @@
-"""What `accelssl train` does, from options to outcome."""
+"""The command `accelssl train`, from its options to the trained run."""
 
 import os
 from dataclasses import dataclass, field, replace
@@ -40,10 +40,11 @@ from accelssl.train.session import CONFIG, refuse_a_used_folder
 
 @dataclass(frozen=True)
 class Machine:
-    """What may differ between the parts of a run, besides where its data lies.
+    """Options that may differ between the parts of a run, besides the place of its data.
 
-    threads 0: all cores. loading: the loader's options by name, None for the default. keep and
-    keep_at: which checkpoints stay, None for what the run had before.
+    threads: 0 for all cores.
+    loading: the loader's options by name, None for the default.
+    keep, keep_at: the checkpoints to keep, None for the present setting of the run.
     """
 
     device: str = "auto"
@@ -70,14 +71,14 @@ def train_command(
     recipe: str | None = None,
     auto: AutoOptions = UNSAID,
 ) -> int:
-    """Start or resume a run in `out`; returns the signal that stopped it, 0 for none.
+    """Start or resume a run in `out`; return the signal that stopped the run, 0 for none.
 
-    recipe: the name of one in named_recipes, which the other options override.
+    recipe: the name of a recipe (see named_recipes.find). The other options override its settings.
+    restart_epoch: resume at the next whole epoch, which allows other data, ranks or batch.
 
-    With restart_epoch a resumed run goes on with a whole epoch: on other data or ranks, or with
-    another batch. With options["batch"] "auto" it is measured first. Under torchrun each rank calls
-    this with the same options; a run that torchrun has started anew after a failure goes on from
-    its checkpoint.
+    If options["batch"] is "auto", choose the batch by a measurement first. Under torchrun each rank
+    calls this function with the same options. If torchrun restarts the run after a failure, the run
+    resumes from its checkpoint.
     """
     if restart_epoch and not resume:
         raise UserError("--restart-epoch was given without --resume.", "Give both, or neither.")
@@ -106,7 +107,7 @@ def train_command(
         else:
             if is_measured:
                 options["batch"] = smallest_batch(ranks.world)
-            if data is None and ranks.is_main:  # more likely it is --resume that was forgotten
+            if data is None and ranks.is_main:  # the user probably forgot --resume
                 refuse_a_used_folder(out)
             config = new_config(
                 algo=algo,
@@ -139,7 +140,7 @@ def train_command(
 
 
 def _or_begin(out: Path) -> str:
-    """What else there is to do where --resume finds no run."""
+    """Return a second remedy for --resume without a run: to start one, if the folder allows."""
     return "" if _refusal(out) else "leave --resume out to begin a run there"
 
 
@@ -168,7 +169,7 @@ def _refusal(out: Path) -> UserError | None:
 def _measure_batch(
     config: TrainConfig, out: Path, device: torch.device, ranks: Ranks
 ) -> BatchChoice:
-    """Choose a batch for a new run in `out`, and say why."""
+    """Choose a batch for a new run in `out`, and print the reason."""
     if refusal := ranks.from_main(_refusal(out) if ranks.is_main else None):
         raise refusal  # on all ranks, before anything is measured
     if not ranks.is_main:
@@ -184,7 +185,7 @@ def _measure_batch(
 def _machine_options(
     machine: Machine, device: torch.device, data: str | None, resuming: bool, ranks: Ranks
 ) -> dict[str, Any]:
-    """What may differ between the parts of a run: where it runs and where its data lies."""
+    """Return the settings that may differ between the parts of a run, None for unchanged ones."""
     keep = resuming and machine.precision == "auto"
     return machine.loading | {
         "precision": None if keep else pick_precision(machine.precision, device),

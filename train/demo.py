@@ -1,4 +1,4 @@
-"""The first run anywhere: real photographs through the whole way, in minutes on two cores."""
+"""The command `accelssl demo`: a whole run on real photographs, in minutes on two CPU cores."""
 
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from accelssl.train.session import CONFIG
 
 
 def run_demo(out: Path, budget: str, device_name: str) -> int:
-    """Pictures, shards, training, evaluation and report in `out`; what is there is not done again.
+    """Write pictures, shards, a trained run, its evaluation and its report to `out`.
 
-    Returns the signal that stopped the training, 0 for none. UserError when `out` holds something
-    else, or a demo with another budget.
+    Skip the steps that are complete. Return the signal that stopped the training, 0 for none. Raise
+    UserError if `out` holds other files, or a demo with another budget.
     """
     units, device = parse_units(budget), pick_device(device_name)
     console = Terminal()
@@ -69,7 +69,7 @@ def _same(stored: TrainConfig, config: TrainConfig, out: Path) -> TrainConfig:
 
 
 def _scores(run: Path, device: torch.device) -> dict[str, Any]:
-    """The evaluation of the last checkpoint, made now unless it is there."""
+    """Return the evaluation of the last checkpoint. Evaluate only if no result is stored."""
     scores = own_result(read_results(run), NEAREST)
     if scores and scores["step"] == checkpoint.load(run, at_a_glance=True).step:
         return scores

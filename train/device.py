@@ -1,4 +1,4 @@
-"""--device: where a command computes."""
+"""The option --device: the device on which a command computes."""
 
 import torch
 
@@ -7,7 +7,7 @@ from accelssl.pipeline.decode import hardware_queues
 
 
 def pick_device(name: str) -> torch.device:
-    """auto, cpu, cuda or cuda:N. UserError when torch cannot use it."""
+    """Return the device for auto, cpu, cuda or cuda:N. Raise UserError if torch cannot use it."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -1,4 +1,4 @@
-"""What a CUDA graph reads: views in places of their own, which are filled before each replay."""
+"""Inputs of a CUDA graph: views in static buffers, which are filled before each replay."""
 
 from collections.abc import Hashable, Sequence
 
@@ -9,7 +9,7 @@ from accelssl.pipeline import loader
 
 
 def places_like(views: Sequence[Tokens]) -> tuple[loader.Tokens, ...]:
-    """Memory for views of the same shapes, not filled yet."""
+    """Return uninitialised buffers for views of the same shapes."""
     return tuple(
         loader.Tokens(
             torch.empty_like(view.values_NLV),
@@ -22,12 +22,12 @@ def places_like(views: Sequence[Tokens]) -> tuple[loader.Tokens, ...]:
 
 
 def fill(places: Sequence[Tokens], views: Sequence[Tokens]) -> None:
-    """Copy the views there, in the order of the current stream."""
+    """Copy the views into the buffers `places`, on the current stream."""
     for place, view in zip(places, views, strict=True):
         place.values_NLV.copy_(view.values_NLV)
         place.keep_idx_NL.copy_(view.keep_idx_NL)
 
 
 def shapes(views: Sequence[Tokens]) -> Hashable:
-    """What views must have in common to be read by one graph."""
+    """Return the shapes of the views. One graph can read all views with equal shapes."""
     return tuple((*view.values_NLV.shape, view.p, view.grid) for view in views)

@@ -1,4 +1,4 @@
-"""The training loop: a step costs what its tokens cost, until the budget is spent."""
+"""The training loop, which charges each step by its tokens until the budget is spent."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -31,12 +31,14 @@ def train(
     watchers: Sequence[Watcher] = (),
     heard: Callable[[], None] = lambda: None,
 ) -> int:
-    """Train until the budget is spent, or a signal asks to stop, of which `heard` is told at once.
+    """Train until the budget is spent or a signal asks to stop; return the signal, 0 for none.
 
-    Rank 0 writes RUN/log.jsonl and RUN/checkpoint.pt (every five minutes, where one is to be kept,
-    and at the end). All ranks stop after the same step and return the signal that stopped them, 0
-    for none. UserError on all of them when a loss is not finite, or a checkpoint cannot be written;
-    RUN/checkpoint.pt is then the last that was good.
+    heard: called as soon as a signal arrives.
+
+    Rank 0 writes RUN/log.jsonl and RUN/checkpoint.pt: every five minutes, at each share of the
+    budget in keep_at, and at the end. All ranks stop after the same step and return the same value.
+    All ranks raise UserError if a loss is not finite or a checkpoint cannot be written.
+    RUN/checkpoint.pt is then the last good checkpoint.
     """
     config, budget, ranks = session.config, session.budget, session.ranks
     evaluated, stopped_by = _milestone(session), 0
@@ -57,7 +59,7 @@ def train(
                 if not _choose(session, share, log, interrupted):
                     stopped_by = interrupted.signal
                     break
-                _save(session, log)  # what has cost so much is not to be done twice
+                _save(session, log)  # the decision is expensive: do not repeat it after a kill
                 tick = saved_at = time.perf_counter()
             progress = budget.progress
             stage = session.schedule.at(progress)
@@ -99,10 +101,11 @@ def train(
 
 
 def _next_batch(session: Session, log: Log, stage: Stage, then: float | None) -> Batch:
-    """The batch of a step in `stage`; the one after it will be for progress `then`, if any, as far
-    as the schedule is known by now.
+    """Return the batch of a step in `stage`, and announce the compression of the next batch.
 
-    What has been trained is logged and saved when there is none to be had.
+    then: the progress at the next step, None if this step is the last. A later decision about the
+    schedule may change the compression of the next batch. If the loader raises UserError on a
+    single rank, save a checkpoint first.
     """
     config = session.config
     following = None if then is None else config.compressions(session.schedule.at(then))
@@ -115,10 +118,10 @@ def _next_batch(session: Session, log: Log, stage: Stage, then: float | None) ->
 
 
 def _choose(session: Session, share: float, log: Log, interrupted: Interruption) -> bool:
-    """The compression from `share` of the budget on, by gradient errors as they are now.
+    """Choose the compression from `share` of the budget on, by the present gradient errors.
 
-    False where a signal came first. Training seconds and units do not count what that takes: the
-    log has both.
+    Return False if a signal arrives first. The training seconds and units of the run exclude the
+    cost of the choice, which the log records separately.
     """
     log.flush()
     _stop_at_failure(session, log)
@@ -134,9 +137,9 @@ def _choose(session: Session, share: float, log: Log, interrupted: Interruption)
 
 
 def _save(session: Session, log: Log) -> None:
-    """A checkpoint, unless the losses up to here say that there is nothing worth saving.
+    """Save a checkpoint, unless the log has a failure such as a loss that is not finite.
 
-    Where it cannot be written that is a failure too, at which all ranks stop.
+    If the checkpoint cannot be written, set the log's failure: all ranks then stop.
     """
     log.flush()
     if not log.failure:
@@ -147,17 +150,17 @@ def _save(session: Session, log: Log) -> None:
 
 
 def _stop_at_failure(session: Session, log: Log) -> None:
-    """UserError on all ranks, if rank 0 has found that the run cannot go on."""
+    """Raise UserError on all ranks if the log of rank 0 has a failure."""
     failure = session.ranks.from_main(log.failure)
     if not failure:
         return
-    with suppress(OSError):  # the disk may be what has failed
+    with suppress(OSError):  # the disk may have failed
         log.event("end", step=session.step, spent=session.budget.spent, reason="failure")
     raise failure
 
 
 def step_of(session: Session) -> Step:
-    """The step of a run: what changes its weights."""
+    """Return the training step of a run."""
     return Step(
         session.objective,
         session.optimizer,
@@ -169,7 +172,7 @@ def step_of(session: Session) -> Step:
 
 
 def evaluate(session: Session, log: Log) -> None:
-    """nn1 and knn20 of the encoder as it is, into the log. Training seconds do not count it."""
+    """Log nn1 and knn20 of the present encoder. Training seconds exclude the evaluation."""
     log.flush()
     if log.failure:
         return
@@ -178,7 +181,7 @@ def evaluate(session: Session, log: Log) -> None:
     extracts = {"trained": encoder_features(session.objective.evaluated)}
     try:
         scores = neighbours_of(session.shards, extracts, options)["trained"]
-    except UserError as error:  # other ranks are waiting: all stop at the next step
+    except UserError as error:  # the other ranks wait: all ranks stop at the next step
         log.failure = error
         return
     except RuntimeError as error:
@@ -209,7 +212,7 @@ def _advance(session: Session, tick: float) -> float:
 
 
 def _milestone(session: Session) -> int:
-    """How many evaluations are due by now."""
+    """Return the number of evaluations that are due at the present progress."""
     every = session.config.eval_every
     return int(session.budget.progress / every + 1e-9) if every else 0
 

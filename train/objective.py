@@ -1,4 +1,4 @@
-"""From a configuration to the module that computes its loss."""
+"""Construction of the objective, the module that computes the loss of a configuration."""
 
 import torch
 
@@ -7,9 +7,9 @@ from accelssl.train.config.config import TrainConfig
 
 
 def build(config: TrainConfig) -> Objective:
-    """The objective with its initial weights, a function of the configuration and its seed alone.
+    """Return the objective with its initial weights, which depend only on the configuration.
 
-    Leaves torch's global generator as it was. UserError when timm has no such model.
+    Keep the state of torch's global generator. Raise UserError if timm does not have the model.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

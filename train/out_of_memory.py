@@ -1,13 +1,13 @@
-"""Whether an error says that a GPU's memory was too small."""
+"""Detection of errors that come from a lack of GPU memory."""
 
 import torch
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether that was the reason: of torch's allocator, or of a kernel that was loaded.
+    """Return True if a lack of memory caused the error, in torch's allocator or a kernel's loading.
 
-    The reason may have led to another error, as in a CUDA graph that was being captured: so catch
-    RuntimeError, and ask.
+    Lack of memory may raise another error later, for example during the capture of a CUDA graph.
+    Therefore catch RuntimeError and call this function, which follows the chain of causes.
     """
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower():

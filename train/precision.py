@@ -1,4 +1,4 @@
-"""bf16 autocast where it helps: always on a GPU, on a CPU only if its matrix products gain."""
+"""Choice of bf16 autocast: on GPUs that support bf16, and on CPUs whose matrix products gain."""
 
 import time
 
@@ -11,7 +11,7 @@ _GAIN = 1.3
 
 
 def pick_precision(name: str, device: torch.device) -> str:
-    """bf16 or fp32 for `name`, auto being decided by the device. UserError for other names."""
+    """Return bf16 or fp32; auto depends on the device. Raise UserError for an unknown name."""
     if name not in PRECISIONS:
         raise UserError(f"Precision {name!r} is not known.", f"Use one of {', '.join(PRECISIONS)}.")
     if name != "auto":
@@ -21,7 +21,7 @@ def pick_precision(name: str, device: torch.device) -> str:
 
 
 def _cpu_gains() -> bool:
-    """Processors without bf16 instructions emulate them, many times slower: so measure."""
+    """Measure and return True if bf16 is faster. A CPU without bf16 instructions emulates them."""
     return _product_s(torch.float32) > _GAIN * _product_s(torch.bfloat16)
 
 

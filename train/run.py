@@ -1,4 +1,4 @@
-"""A configuration trained in a folder, with progress bar, log and report."""
+"""Training of a configuration in a run folder, with progress bar, log and report."""
 
 import json
 from contextlib import closing, nullcontext
@@ -30,7 +30,7 @@ from accelssl.train.report.sample_crops import save_pictures
 from accelssl.train.session import CONFIG, JOB, Session, resume, start, write_config
 
 BATCH = "batch.json"
-"""In the run: what --batch auto has found."""
+"""File in the run folder with the measurements of --batch auto."""
 STOPPING = "Stopping after this step, with a checkpoint; a second Ctrl-C ends it at once."
 
 
@@ -45,9 +45,9 @@ def run_training(
     ranks: Ranks = ALONE,
     choice: BatchChoice | None = None,
 ) -> int:
-    """Train `config` in `out`, with progress bar and report; returns the stopping signal or 0.
+    """Train `config` in `out` with progress bar and report; return the stopping signal or 0.
 
-    choice: how the batch of a new run was chosen, for its folder.
+    choice: the measurements behind the batch of a new run, to be written to its folder.
     """
     with exclusive(out) if ranks.is_main else nullcontext():
         if resuming and (done := ranks.from_main(finished(out, config.budget))):
@@ -69,8 +69,8 @@ def run_training(
             changed = described(session.changed_versions)
             Terminal().print(f"Since the checkpoint was written: {changed}. Losses may differ.")
         if not (out / checkpoint.NAME).exists():
-            # A log without a checkpoint then always means that one was lost, and a disk that is
-            # too small shows before the first step.
+            # With this first checkpoint, a log without a checkpoint always means a lost file, and a
+            # disk that is too small raises an error before the first step.
             session.save(out)
         if choice and ranks.is_main:
             _note_batch(choice, out)
@@ -87,9 +87,10 @@ def _note_batch(choice: BatchChoice, out: Path) -> None:
 
 
 def _note_restart(session: Session, restart: Restart, out: Path) -> None:
-    """Keep that the run goes on with a whole epoch, so that the next --resume is an ordinary one.
+    """Save the restart at a whole epoch, so that the next --resume needs no --restart-epoch.
 
-    Killed half-way, it is to be called with --restart-epoch again, which leaves out nothing more.
+    If the process is killed here, the user has to repeat --restart-epoch. The repetition skips no
+    further images.
     """
     session.save(out)
     write_config(out, session.config)
@@ -99,7 +100,7 @@ def _note_restart(session: Session, restart: Restart, out: Path) -> None:
 
 
 def _note_where_it_runs(session: Session, out: Path) -> None:
-    """What may be other than before, so that the next --resume and an evaluation have it too."""
+    """Write the changed settings to config.json, for the next --resume and for evaluations."""
     if config_text(session.config) != (out / CONFIG).read_text():
         write_config(out, session.config)
 
@@ -118,7 +119,7 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
         watchers += [w for w in (tensorboard(out),) if w]
         with closing(session.loader):
             stopped_by = train(session, out, watchers, lambda: console.print(STOPPING))
-    if session.decisions:  # only now it is known what there is to see
+    if session.decisions:  # the pictures show the compressions chosen in the run
         save_pictures(session, out)
     console.print(outcome(session, last))
     alone = session.ranks.world == 1
@@ -145,21 +146,21 @@ def _train(session: Session, out: Path, baseline: bool) -> int:
 
 
 def _write_what_a_run_leaves(config: TrainConfig, out: Path) -> Path:
-    """Its report, whose path is returned, and the schedule where it has chosen that itself."""
+    """Write the report and any schedule that the run has chosen; return the report's path."""
     if config.auto:
         write_schedule(config, out)
     return write_report(out)
 
 
 def is_started_anew(ranks: Ranks, out: Path) -> bool:
-    """Whether torchrun has begun this very run before and starts it again after a failure."""
+    """Return True if this torchrun job began the run and restarts it after a failure."""
     job = out / JOB
     has_begun = (out / CONFIG).exists() and job.exists()
     return ranks.restarts > 0 and has_begun and job.read_text() == this_job()
 
 
 def _forget_earlier_job(ranks: Ranks, out: Path) -> None:
-    """A run that an earlier torchrun began, under the same name, is none that this one began."""
+    """Remove RUN/job if an earlier torchrun job with the same name wrote the file."""
     job = out / JOB
     if not ranks.restarts and job.exists() and job.read_text() == this_job():
         job.unlink()

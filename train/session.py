@@ -1,4 +1,4 @@
-"""A run in memory: what a step needs, from the start or from a checkpoint."""
+"""Session: the state of a run in memory, from the start or from a checkpoint."""
 
 import json
 from contextlib import suppress
@@ -48,22 +48,23 @@ CONFIG = "config.json"
 RECIPE = "recipe.toml"
 """The recipe that repeats the run on any machine."""
 JOB = "job"
-"""Which job of torchrun began a run: only that one goes on with it unasked."""
+"""File with the torchrun job that began the run. Only this job resumes the run without --resume."""
 ENVIRONMENT = "environment.json"
-# In the order they are written: a folder is a run's from the moment the last is there.
+# Files of a start in the order of writing. A folder holds a run once the last file exists.
 _OF_A_START = JOB, ENVIRONMENT, RECIPE, CONFIG
 _UNFINISHED = {LOCK, JOB, ENVIRONMENT, RECIPE, *(f"{name}.part" for name in _OF_A_START)}
-"""What may lie in a folder that holds no run yet."""
+"""Names of the files that an unfinished start may leave in a folder without a run."""
 
 
 @dataclass
 class Session:
-    """Everything that changes during a run, and the shard set it reads.
+    """State of a run that changes during training, and the shard set that the run reads.
 
-    replica is what a step runs: the objective, on several ranks in the wrapper that averages their
-    gradients. All else belongs to the objective itself. kept_at is the progress up to which
-    checkpoints were kept; changed_versions: of packages, since the one that the run goes on from.
-    schedule: the configuration's, or what has been decided so far.
+    replica: the module that a step calls. On one rank this is the objective, on several ranks the
+    wrapper that averages the gradients of the objective.
+    kept_at: the progress up to which checkpoints were kept.
+    changed_versions: packages whose version differs from the checkpoint that the run resumed from.
+    schedule: the schedule of the configuration, or the one decided so far.
     """
 
     config: TrainConfig
@@ -88,14 +89,16 @@ class Session:
         self.decide()
 
     def decide(self, *made: Decision) -> None:
-        """Go on by these decisions too."""
+        """Add decisions and update the schedule."""
         self.decisions = [*self.decisions, *made]
         self.schedule = schedule_of(self.decisions) if self.decisions else self.config.schedule
 
     @property
     def to_decide(self) -> float | None:
-        """The share of the budget for which the compression is to be chosen before the next step,
-        None where nothing is to be chosen."""
+        """Return the share of the budget whose compression must be chosen before the next step.
+
+        Return None if no choice is due.
+        """
         if self.config.auto is None:
             return None
         reached = self.config.auto.reached(self.budget.progress)
@@ -104,11 +107,11 @@ class Session:
 
     @property
     def shares_to_keep(self) -> list[float]:
-        """The shares of the budget that have been reached, and whose checkpoint is to be kept."""
+        """Return the shares in keep_at that the run has reached since the last checkpoint."""
         return retention.passed(self.config.keep_at, self.kept_at, self.budget.progress)
 
     def save(self, run: Path) -> None:
-        """Write a checkpoint of this moment, on rank 0: the others hold the same."""
+        """Write a checkpoint of the present state on rank 0. All ranks hold the same state."""
         also_as = retention.names(self.step, self.config.keep_latest, self.shares_to_keep)
         self.kept_at = self.budget.progress
         if not self.ranks.is_main:
@@ -137,7 +140,10 @@ class Session:
 def loader_options(
     config: TrainConfig, device: torch.device, ranks: Ranks = ALONE
 ) -> LoaderOptions:
-    """What this rank reads. UserError when the batch does not divide among the ranks."""
+    """Return the loader's options for this rank.
+
+    Raise UserError if the batch is not divisible by the number of ranks.
+    """
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     share = ranks.share(config.batch)
     return LoaderOptions(
@@ -157,12 +163,12 @@ def loader_options(
 
 
 def run_views(config: TrainConfig) -> tuple[View, ...]:
-    """The views of the run's method."""
+    """Return the views of the run's method."""
     return config.method.views()
 
 
 def refuse_a_used_folder(run: Path) -> None:
-    """UserError when there is more in it than a start that was killed leaves."""
+    """Raise UserError if the folder holds more than the files of an unfinished start."""
     if run.exists() and not run.is_dir():
         raise UserError(f"{run} is a file.", "Name a folder with --out.")
     there = {file.name for file in run.iterdir()} if run.exists() else set()
@@ -182,9 +188,9 @@ def write_config(run: Path, config: TrainConfig) -> None:
 
 
 def start(config: TrainConfig, run: Path, device: torch.device, ranks: Ranks = ALONE) -> Session:
-    """A new run in folder `run`, which must not hold one. Rank 0 writes its configuration there.
+    """Return a new run in folder `run`, which must not hold one. Rank 0 writes its configuration.
 
-    What a start that was killed has left there counts for nothing; one that fails leaves nothing.
+    Ignore the files of a start that was killed. If this start fails, remove its files.
     """
     if not ranks.is_main:
         return _session(config, device, Position(), ranks)
@@ -213,10 +219,13 @@ def resume(
     *,
     restart_epoch: bool = False,
 ) -> Session:
-    """The run in folder `run` as its last checkpoint left it, or its start if it has none yet.
+    """Return the run in folder `run` at its last checkpoint, or at step 0 without a checkpoint.
 
-    With restart_epoch it goes on with the next whole epoch, and its data may be other than before:
-    see Session.restart. UserError where it could not go on as it was, or its checkpoint was lost.
+    restart_epoch: continue with the next whole epoch. The data may then have changed: see
+    Session.restart.
+
+    Raise UserError if a change makes an identical continuation impossible, or if the checkpoint was
+    lost.
     """
     if not (run / checkpoint.NAME).exists() and (run / CONFIG).exists():
         refuse_a_lost_checkpoint(run)
@@ -244,7 +253,7 @@ def _session(
     config: TrainConfig, device: torch.device, position: Position, ranks: Ranks
 ) -> Session:
     if config.auto:
-        affordable(config)  # refuses a budget that is too small
+        affordable(config)  # raises UserError for a budget that is too small
     shards = open_shards(config.data)
     _refuse_other_data(ranks, shards)
     if config.eval_every and "val" not in shards.splits:
@@ -275,7 +284,7 @@ def _session(
 
 
 def _refuse_other_data(ranks: Ranks, shards: ShardSet) -> None:
-    """UserError where this rank reads another set, or reads it otherwise, than rank 0."""
+    """Raise UserError if this rank reads another shard set than rank 0, or decodes differently."""
     here = {"shard set": shards.digest, "draws": DRAW_VERSION, **decoder_versions()}
     there = ranks.from_main(here)
     for name, value in here.items():
