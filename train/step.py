@@ -18,18 +18,18 @@ from accelssl.train.optim.bf16_copies import Bf16Copies
 from accelssl.train.ranks.distributed import EAGER_STEPS
 from accelssl.train.ranks.streams import training_stream
 
-# Every stage of a schedule compiles the blocks anew, for its own number of tokens; torch gives up
-# after 8 by itself.
+# Each stage of a schedule compiles the blocks again, for its own number of tokens. torch's default
+# limit is 8 compilations.
 _MOST_SHAPES = 64
 
-# The host launches a step long before the GPU comes to it. Further ahead than this it would only
-# fill memory with batches.
+# Number of steps that the host may launch before the GPU has finished them. More steps would only
+# fill the memory with batches.
 _MOST_LAUNCHED = 2
 
 
 @dataclass(frozen=True)
 class _Captured:
-    """A step as a graph: it reads `views` and writes `losses_R`, always in the same places."""
+    """Step captured as a CUDA graph, which reads the buffers `views` and writes `losses_R`."""
 
     course: Hashable
     graph: torch.cuda.CUDAGraph
@@ -38,26 +38,29 @@ class _Captured:
 
 
 class Step:
-    """`step(batch, rate, progress)` trains on one batch. It returns the mean loss of all R
-    ranks; theirs are `losses_R`. All of it stays on the device.
+    """Training step: `step(batch, rate, progress)` trains on one batch and returns the mean loss.
 
-    rate is the learning rate; progress (0 to 1) what the objective's own schedules follow. `noted`
-    is what the objective noted of the last batch on this rank, scalars on the device too. What a
-    step draws (stochastic depth), it draws from torch's global generator, which is seeded before
-    each from `seed`, its number (`steps` went before the first) and the rank: a resumed run draws
-    what it would have drawn.
+    rate is the learning rate. progress (0 to 1) drives the schedules of the objective. The mean is
+    over all R ranks; `losses_R` holds the loss of each rank. `noted` holds the scalars that the
+    objective noted for the last batch on this rank. All of these values stay on the device.
 
-    With is_compiled (default: on a GPU) the encoders' blocks are compiled, which fuses what stands
-    between the matrix products, and from the second batch of each shape on (on several ranks after
-    EAGER_STEPS in all) the whole step is one CUDA graph: some thousand kernels without gaps between
-    them, launched at once. The first batch of a shape runs as it is, and warms up what must not
-    happen while a graph is captured. Parameters, and hence checkpoints, are the same either way.
+    Random draws (stochastic depth) come from torch's global generator. Each step seeds the
+    generator from `seed`, the number of the step (`steps` counts the steps before the first) and
+    the rank. A resumed run therefore draws the same numbers as an uninterrupted run.
 
-    `replica` is what runs in the objective's place on several ranks. On one, in bf16, linear layers
-    take copies of their weights, if the objective `is_one_pass` and the optimiser `takes_copies`
-    (bf16_copies.py). A graph runs on a stream of its own before any of lower priority, such as the
-    loader's. It keeps the memory of a whole step, so there is only one: of the shape, and the
-    objective's phase, that came last.
+    With is_compiled (default on a GPU) the blocks of the encoders are compiled, which fuses the
+    operations between the matrix products. The first batch of each shape runs without a CUDA graph,
+    to finish the initialisation that a capture does not allow. On several ranks, the first
+    EAGER_STEPS steps run without a graph too. Later batches run as one CUDA graph, which launches
+    about a thousand kernels at once, without gaps. Compilation does not change the parameters, and
+    hence not the checkpoints.
+
+    replica: the module that runs in place of the objective on several ranks.
+
+    On one rank in bf16, linear layers use bf16 copies of their weights (bf16_copies.py), if the
+    objective `is_one_pass` and the optimiser `takes_copies`. A graph runs on a separate stream with
+    a higher priority than other streams, such as the loader's. A graph keeps the memory of a whole
+    step, so only one graph exists: for the last shape and the last phase of the objective.
     """
 
     def __init__(
@@ -100,12 +103,12 @@ class Step:
 
     @property
     def spread(self) -> Tensor:
-        """That of the last batch's features on this rank."""
+        """Return the spread of the last batch's features on this rank."""
         return self.noted["spread"]
 
     @property
     def is_idle(self) -> bool:
-        """Whether the GPU has done all that was launched. Never on a CPU, which waits for it."""
+        """Return True if the GPU has finished all launched steps. Always False on a CPU."""
         if not self._launched:
             return False
         is_done: bool = self._launched[-1].query()  # type: ignore[no-untyped-call]
@@ -136,14 +139,14 @@ class Step:
         return loss
 
     def _prepare(self, rate: float, progress: float) -> None:
-        """Fill what the step reads, also when it is a graph: on the stream that it runs on."""
+        """Update the values that a step or its graph reads. Call on the stream of the step."""
         self._optimizer.prepare(rate, progress)
         self._objective.set_progress(progress)
         self._seed_generator()
         self._steps += 1
 
     def _seed_generator(self) -> None:
-        """A graph takes the seed of the moment at which it is replayed."""
+        """Seed the generator for this step. A graph reads the seed at each replay."""
         words = np.random.SeedSequence((self._seed, self._steps, rank())).generate_state(1)
         generator = torch.default_generator
         if self._device.type == "cuda":
@@ -164,16 +167,16 @@ class Step:
         return captured.losses_R.clone()
 
     def _release(self, captured: _Captured) -> None:
-        self._optimizer.zero_grad(set_to_none=True)  # they lie in the graph's memory
+        self._optimizer.zero_grad(set_to_none=True)  # the graph's memory holds the gradients
         torch.cuda.current_stream(self._device).synchronize()
         captured.graph.reset()
         self._captured = None
 
     def _capture(self, course: Hashable, views: Sequence[Tokens]) -> _Captured:
         static = places_like(views)
-        self._optimizer.zero_grad(set_to_none=True)  # so that gradients are the graph's own
+        self._optimizer.zero_grad(set_to_none=True)  # the graph then allocates the gradients
         graph = torch.cuda.CUDAGraph()
-        # Other threads decode and prepare batches on this device meanwhile.
+        # During the capture, other threads decode and prepare batches on this device.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             losses_R = self._run(static)
         return _Captured(course, graph, static, losses_R)
