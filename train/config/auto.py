@@ -1,6 +1,6 @@
-"""--schedule auto, a run that chooses its compression: when, and for how much. No torch.
+"""Settings of --schedule auto, under which a run chooses its compressions. No torch.
 
-Until the first choice, which comes before the first step, the schedule is BEFORE.
+The schedule is BEFORE until the first choice, which comes before the first step.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ BEFORE = replace(constant(UNCOMPRESSED), origin="the beginning of --schedule aut
 
 
 class AutoOptions(NamedTuple):
-    """--auto-share, --auto-at, --auto-patches and --auto-drops as they were given, or None."""
+    """Values of --auto-share, --auto-at, --auto-patches and --auto-drops, None if not given."""
 
     share: float | None = None
     at: str | None = None
@@ -30,16 +30,20 @@ class AutoOptions(NamedTuple):
 
 
 UNSAID = AutoOptions()
-"""None of them."""
+"""Options of a command line without --auto-* options."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Gradient errors are estimated at the shares `at` of the budget, before the next step.
+    """Settings of a run that chooses its compressions by estimates of gradient errors.
 
-    share: the most that all estimates together may cost, as a share of the budget, beside which
-    they are spent. patches (their sides) and drops: of the compressions to choose among, () for the
-    usual; the uncompressed is one of them in any case. UserError for what makes no sense.
+    at: the shares of the budget at which the run estimates the errors, before the next step.
+    share: the most that all estimates may cost, as a share of the budget. The cost is added to the
+    budget.
+    patches, drops: the patch sides and drops of the candidate compressions, () for the defaults.
+    The uncompressed setting is always a candidate.
+
+    Raise UserError for invalid values.
     """
 
     share: float = 0.02
@@ -73,7 +77,7 @@ class Auto:
                 )
 
     def refuse_misfits(self, size: int) -> None:
-        """UserError for patches and drops that were given and leave nothing of `size` px crops."""
+        """Raise UserError for patches or drops that do not fit crops of `size` px."""
         fitting = fitting_sides(size)
         for side in self.patches:
             if side not in fitting:
@@ -92,24 +96,25 @@ class Auto:
                 raise UserError(f"{what}: {error.what}", error.remedy) from None
 
     def to_json(self) -> dict[str, Any]:
-        """from_json reads it back. Patches and drops that were not given are left out, as
-        they are in checkpoints of versions that had none, which are compared with this."""
+        """Return a JSON object for from_json, without patches and drops that were not given.
+
+        Checkpoints of earlier versions have no patches and drops; a comparison with them must hold.
+        """
         said = {"patches": list(self.patches), "drops": list(self.drops)}
         return {"share": self.share, "at": list(self.at)} | {k: v for k, v in said.items() if v}
 
     def reached(self, progress: float) -> float:
-        """The last of the shares that is not beyond `progress`."""
+        """Return the last share in `at` that is not above `progress`."""
         return max(share for share in self.at if share <= progress)
 
 
 def compared_by(what: str) -> str:
-    """Why crops have to be cut into the patches of an uncompressed network, for messages that have
-    said that they cannot."""
+    """Return the end of a message about crops that do not fit uncompressed patches: the reason."""
     return f", and {what} compares gradients with those of the uncompressed network, which has them"
 
 
 def read_auto(options: AutoOptions) -> Auto:
-    """What is meant. UserError as in Auto."""
+    """Return the settings for the given options. Raise UserError for invalid values."""
     share, at, patches, drops = options
     return Auto(
         Auto.share if share is None else share,
@@ -120,7 +125,7 @@ def read_auto(options: AutoOptions) -> Auto:
 
 
 def read_points(text: str) -> tuple[float, ...]:
-    """'0,.5' as numbers, in the order given. UserError when it is no list of numbers."""
+    """Parse '0,.5' into numbers in the given order. Raise UserError for any other text."""
     points = numbers_in(text, float)
     if not points:
         raise UserError(
@@ -130,9 +135,9 @@ def read_points(text: str) -> tuple[float, ...]:
 
 
 def from_json(value: Any) -> Auto:
-    """What to_json made of one. TypeError, ValueError or KeyError when it is anything else."""
+    """Read the JSON object of Auto.to_json. Raise TypeError, ValueError or KeyError for others."""
     share, at = value["share"], value["at"]
-    patches, drops = value.get("patches", ()), value.get("drops", ())  # once there were none
+    patches, drops = value.get("patches", ()), value.get("drops", ())  # absent in older files
     if not all(type(side) is int for side in patches):
         raise TypeError("auto has patches other than whole numbers")
     numbers = (share, *at, *drops)

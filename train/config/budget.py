@@ -1,4 +1,4 @@
-"""The clock of a run: units spent out of a budget. Everything scheduled is a function of it."""
+"""The budget of a run in units. All schedules are functions of the spent share (progress)."""
 
 import math
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 
 def parse_units(text: str) -> float:
-    """'0.2M', '50k' or '2e5' in units. UserError for anything else, and for nothing to spend."""
+    """Parse '0.2M', '50k' or '2e5' into units. Raise UserError for other text and for 0 or less."""
     number, scale = text.strip(), ""
     if number and number[-1].lower() in _SCALES:
         number, scale = number[:-1], number[-1].lower()
@@ -31,7 +31,7 @@ def parse_units(text: str) -> float:
 
 
 def format_units(units: float) -> str:
-    """212345.0 as '212k', 104e6 as '104M': three digits."""
+    """Return units with three digits: '212k' for 212345.0, '104M' for 104e6."""
     for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if units >= scale:
             return f"{units / scale:.3g}{suffix}"
@@ -39,7 +39,7 @@ def format_units(units: float) -> str:
 
 
 def as_option(units: float) -> str:
-    """As format_units if that is exact, else in full: parse_units reads it back."""
+    """Return units as text for parse_units: as in format_units if this is exact, else in full."""
     short = format_units(units)
     return short if parse_units(short) == units else f"{units:.10g}"
 
@@ -48,11 +48,12 @@ _COUNTED_SINGLY = 1_000_000
 
 
 def steps_bought(total: float, stages: Iterable[tuple[float, float]]) -> list[int]:
-    """Steps in each stage of a budget: stages are (the progress it ends at, units of a step)."""
+    """Return the number of steps in each stage, given as (progress at its end, units of a step)."""
     spent, counts = 0.0, []
     for until, step_cost in stages:
         many = max(0, int((until * total - spent) / step_cost) - 1)
-        # Step by step, sums are rounded as those of the run; of a million that is beside the point.
+        # Step by step, the sums round like those of the run. Above a million steps, the difference
+        # does not matter.
         counts.append(many if many > _COUNTED_SINGLY else 0)
         spent += counts[-1] * step_cost
         while spent / total < until:
@@ -63,14 +64,14 @@ def steps_bought(total: float, stages: Iterable[tuple[float, float]]) -> list[in
 
 @dataclass
 class Budget:
-    """`spent` of `total` units. The last step may overshoot by less than one step."""
+    """Budget of `total` units, of which `spent` are used. The last step may exceed the total."""
 
     total: float
     spent: float = 0.0
 
     @property
     def progress(self) -> float:
-        """Spent share of the budget, 0 to 1."""
+        """Return the spent share of the budget, 0 to 1."""
         return min(1.0, self.spent / self.total)
 
     @property
@@ -78,11 +79,11 @@ class Budget:
         return self.spent >= self.total
 
     def after(self, images: int, sample_cost: float) -> "Budget":
-        """As it will be once that is charged."""
+        """Return the budget after a charge of `images` images at `sample_cost` units each."""
         return Budget(self.total, self.spent + images * sample_cost)
 
     def charge(self, images: int, sample_cost: float) -> None:
-        """One step of `images` images at `sample_cost` units each."""
+        """Charge one step of `images` images at `sample_cost` units each."""
         self.spent += images * sample_cost
 
 
@@ -90,7 +91,7 @@ USUAL_EPOCHS, MANY_EPOCHS = 1000, 1600
 
 
 def fewer_epochs(budget: float, epochs: float) -> str | None:
-    """What to spend instead of a budget that shows every image more often than anybody does."""
+    """Return advice to spend less if a run has over MANY_EPOCHS epochs, else None."""
     if epochs <= MANY_EPOCHS:
         return None
     enough = format_units(budget * USUAL_EPOCHS / epochs)

@@ -1,6 +1,6 @@
-"""Options that are given to go on with a run, but are not those that it was started with. No torch.
+"""Refusal of options that differ between the start of a run and its resume. No torch.
 
-Each is refused by its own name: the run is another one then.
+Each message names the option, because a run with another value is another run.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ _OR_RESTART = ", add --restart-epoch to change it where an epoch begins"
 
 
 def refuse_changes(config: TrainConfig, options: dict[str, Any]) -> None:
-    """UserError when a given option (not None) differs from the run that is to be resumed."""
+    """Raise UserError if a given option (not None) differs from the run to be resumed."""
     for name, value in options.items():
         refuse_change(name, getattr(config, name), value)
 
 
 def refuse_change(name: str, stored: object, value: object) -> None:
-    """UserError when `value` was given (is not None) and is not what the run has stored."""
+    """Raise UserError if `value` is given (not None) and differs from the stored value."""
     if value is None or value == stored:
         return
     option = option_of(name)
@@ -34,7 +34,7 @@ def refuse_change(name: str, stored: object, value: object) -> None:
 
 
 def another_run(what: str, option: str, or_else: str = "") -> UserError:
-    """Refuses an option that is not `what` the run to be resumed was started with, or without."""
+    """Return the error for an option that differs. what: how the run was started ("with ...")."""
     return UserError(
         f"The run was started {what}.",
         f"Leave {option} out to resume{or_else}, or start another run with another --out.",
@@ -42,5 +42,5 @@ def another_run(what: str, option: str, or_else: str = "") -> UserError:
 
 
 def _shown(value: object) -> str:
-    """As it is written for an option."""
+    """Return a value as it is written after an option."""
     return listed(value) if isinstance(value, tuple) else f"{value}"

@@ -1,4 +1,4 @@
-"""What --patch, --drop and --schedule say of a run's compression."""
+"""The options --patch, --drop and --schedule, which set the compression of a run."""
 
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from accelssl.train.config.schedule import Schedule, constant, read_schedule
 from accelssl.train.gradients.grid import DROPS
 
 AUTO, DEFAULT = "auto", "default"
-"""In the place of a file for --schedule; a file of that name is ./auto."""
+"""Values of --schedule that are not files. A file named auto is given as ./auto."""
 
 Compressing = tuple[int | None, float | None, str | Path | None]
-"""--patch, --drop, --schedule."""
+"""Values of --patch, --drop and --schedule, None if not given."""
 
 
 def refuse_contradictions(compression: Compressing, auto_options: AutoOptions = UNSAID) -> None:
-    """UserError for options that exclude each other, or have no effect alone."""
+    """Raise UserError for options that exclude each other or have no effect alone."""
     patch, drop, schedule = compression
     if schedule is not None and (patch is not None or drop is not None):
         raise UserError(
@@ -45,10 +45,10 @@ def settings_of(
     *,
     may_choose: bool = True,
 ) -> dict[str, Any]:
-    """The fields "schedule" and "auto" of a new configuration, None for what was not said.
+    """Return the fields "schedule" and "auto" of a new configuration, None if not given.
 
-    usual: what --patch or --drop has where the other is given alone. may_choose: whether --schedule
-    may be auto, for remedies.
+    usual: the value of --patch or --drop if only the other option is given.
+    may_choose: True if --schedule may be auto; remedies in messages then name this value.
     """
     if compression[2] == AUTO:
         return {"schedule": BEFORE, "auto": read_auto(auto_options)}
@@ -56,7 +56,7 @@ def settings_of(
 
 
 def another_method(config: TrainConfig) -> str | None:
-    """A line about a schedule that was made for another method than the run's."""
+    """Return a note if the schedule was made for another method than the run's, else None."""
     schedule = config.schedule
     if schedule.method in ("", config.algo):
         return None
@@ -69,7 +69,7 @@ def another_method(config: TrainConfig) -> str | None:
 def refuse_another(
     config: TrainConfig, compression: Compressing, auto_options: AutoOptions, usual: Compression
 ) -> None:
-    """UserError when what is said differs from the run that is to be resumed."""
+    """Raise UserError if the given options differ from the run to be resumed."""
     by_itself = f"--schedule {AUTO}"
     stored = by_itself if config.auto else config.schedule
     is_auto = compression[2] == AUTO
@@ -93,7 +93,7 @@ def _refuse_another_choice(stored: Auto, size: int, options: AutoOptions) -> Non
 
 
 def _given(compression: Compressing) -> str:
-    """The options that say it."""
+    """Return the names of the given options."""
     options = zip(("--patch", "--drop", "--schedule"), compression, strict=True)
     return " and ".join(option for option, value in options if value is not None)
 

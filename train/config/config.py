@@ -1,4 +1,4 @@
-"""Everything that determines a run, as one frozen value that refuses what makes no sense."""
+"""The configuration of a run: all settings in one frozen object, which checks their values."""
 
 import math
 from dataclasses import asdict, dataclass, replace
@@ -23,24 +23,27 @@ OF_THE_MACHINE = (
     *("precision", "threads", "readers", "prefetch"),
     *("hw_load", "decoders", "preallocated_px"),
 )
-"""Settings that suit where a run is, and not what it is."""
+"""Settings that depend on the machine and do not define the run."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A resolved run. Lengths in pixels, budget in units, fractions of the budget in 0..1.
+    """Complete configuration of a run. Lengths are in pixels, the budget in units, shares in 0..1.
 
-    base_lr is the learning rate per 256 images (times batch / 256 is the peak); warmup the share of
-    the budget it rises over; min_area the smallest crop's share of the image. With
-    final_weight_decay, weight decay goes there along half a cosine; clip is the largest norm of a
-    parameter's gradient, 0 for any. train/methods describes the settings that have their default
-    from a method, each in the method's file.
+    base_lr: the learning rate per 256 images. The peak rate is base_lr * batch / 256.
+    warmup: the share of the budget over which the learning rate rises.
+    min_area: the smallest crop's share of the image.
+    final_weight_decay: the weight decay at the end, reached along half a cosine; None for constant.
+    clip: the largest norm of a parameter's gradient, 0 for no clipping.
+    precision: "bf16" or "fp32".
+    threads: the number of decoding threads.
+    readers, prefetch, hw_load, decoders, preallocated_px: see the loader's options.
+    keep_latest, keep_at: keep the last keep_latest checkpoints, and those at the shares keep_at of
+    the budget.
+    auto: settings of a run that chooses its compressions. schedule then applies only before the
+    first choice.
 
-    threads is the number that decode, and readers, prefetch, hw_load, decoders, preallocated_px
-    how, as the loader's options say; precision "bf16" or "fp32". Of the checkpoints, the last
-    keep_latest stay and those at the shares keep_at of the budget.
-
-    With auto the run chooses its compressions itself, and schedule is only what precedes that.
+    The files in train/methods describe the settings whose defaults come from a method.
     """
 
     algo: str
@@ -156,7 +159,7 @@ class TrainConfig:
         )
 
     def _check_kept(self) -> None:
-        """Each stage leaves something of a crop."""
+        """Raise UserError if a stage keeps no patch of a crop."""
         try:
             for stage in self.schedule.stages:
                 stage.compression.keep(self.size)
@@ -172,7 +175,7 @@ class TrainConfig:
         require(self.clip >= 0, "clip", self.clip, "above 0, or 0 not to clip")
 
     def _check_method(self) -> None:
-        """Each method's settings are in their ranges, and those of other methods are not set."""
+        """Raise UserError for settings out of their range, or set for another method."""
         chosen = method_named(self.algo)
         self.method.check(self.schedule)
         for method in METHODS.values():
@@ -189,7 +192,7 @@ class TrainConfig:
 
     @property
     def method(self) -> Method:
-        """The method with its settings."""
+        """Return the method with its settings."""
         return method_named(self.algo).of(vars(self))
 
     @property
@@ -197,20 +200,20 @@ class TrainConfig:
         return self.base_lr * self.batch / 256
 
     def sample_cost(self, stage: Stage) -> float:
-        """Units an image costs in this stage."""
+        """Return the cost of an image in this stage, in units."""
         return self.method.sample_cost(stage.compression, self.convention)
 
     def compressions(self, stage: Stage) -> tuple[Compression, ...]:
-        """What a step takes in this stage, in the order of the objective's arguments."""
+        """Return the compressions of a step's views, in the order of the objective's arguments."""
         return self.method.compressions(stage.compression)
 
     @property
     def decays_vectors(self) -> bool:
-        """Whether weight decay is on biases, norms and the like too: as the method's authors do."""
+        """Return True if weight decay includes biases and norms, as the method's authors chose."""
         return self.method.decays_vectors
 
     def to_json(self) -> dict[str, Any]:
-        """As config.json has it: read_config reads it back."""
+        """Return the content of config.json, which read_config reads."""
         schedule = "auto" if self.auto else self.schedule.to_json()
         chooses = self.auto.to_json() if self.auto else None
         return asdict(self) | {"schedule": schedule, "auto": chooses}
@@ -221,5 +224,5 @@ def _all_of(options: list[str]) -> str:
 
 
 def override(config: TrainConfig, options: dict[str, Any]) -> TrainConfig:
-    """`config` with the options that were given (not None)."""
+    """Return `config` with the given options (not None) replaced."""
     return replace(config, **{k: v for k, v in options.items() if v is not None})

@@ -1,4 +1,4 @@
-"""RUN/config.json: the configuration that a run was started with, read back."""
+"""Reading and writing of RUN/config.json, the configuration of a run."""
 
 import json
 import math
@@ -15,9 +15,9 @@ from accelssl.train.config.schedule import from_json
 
 
 def read_config(path: Path, or_else: str = "") -> TrainConfig:
-    """The config.json of a run. UserError when it is missing or not ours.
+    """Read the config.json of a run. Raise UserError if the file is missing or invalid.
 
-    or_else: what else one may do where there is none.
+    or_else: a second remedy if the file is missing.
     """
     if not path.is_file():
         others = f", or {or_else}" if or_else else ""
@@ -45,7 +45,7 @@ def read_config(path: Path, or_else: str = "") -> TrainConfig:
 
 
 def config_text(config: TrainConfig) -> str:
-    """As read_config reads it back."""
+    """Return the text of config.json, which read_config reads."""
     return json.dumps(config.to_json(), indent=1)
 
 
@@ -53,7 +53,7 @@ _CALLED = {int: "a whole number", float: "a finite number", str: "a text", bool:
 
 
 def refuse_other_types(path: Path, fields: dict[str, Any]) -> None:
-    """UserError for a field of another type than TrainConfig says: its checks rely on it."""
+    """Raise UserError for a field with a wrong type. The checks of TrainConfig rely on types."""
     for name, hint in get_type_hints(TrainConfig).items():
         if name in fields and not _is_of(fields[name], hint):
             raise UserError(
@@ -63,7 +63,7 @@ def refuse_other_types(path: Path, fields: dict[str, Any]) -> None:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """Whether a value read from JSON is what a type hint says."""
+    """Return True if a value read from JSON matches a type hint."""
     if isinstance(hint, UnionType):
         return any(_is_of(value, kind) for kind in get_args(hint))
     if get_origin(hint) is tuple:
