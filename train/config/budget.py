@@ -64,7 +64,10 @@ def steps_bought(total: float, stages: Iterable[tuple[float, float]]) -> list[in
 
 @dataclass
 class Budget:
-    """Budget of `total` units, of which `spent` are used. The last step may exceed the total."""
+    """Budget of `total` units, of which `spent` are used.
+
+    The last step of a run may exceed the total by less than the cost of one step.
+    """
 
     total: float
     spent: float = 0.0

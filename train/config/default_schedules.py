@@ -1,6 +1,6 @@
-"""--schedule default: the schedule that comes with the package for a method. No torch.
+"""The option --schedule default: the schedule in the package for each method. No torch.
 
-schedules/ALGO.json is what `accelssl schedule` wrote, with what it was measured on.
+`accelssl schedule` wrote schedules/ALGO.json, which also states the measured run.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ SHIPPED: Traversable = files("accelssl.train") / "schedules"
 
 
 def default_schedule(algo: str, folder: Traversable = SHIPPED) -> Schedule:
-    """The default of a method."""
+    """Return the default schedule of a method."""
     with as_file(folder / f"{algo}.json") as path:
         origin = f"the default schedule of {algo} (--schedule default)"
         return replace(read_schedule(path), origin=origin)

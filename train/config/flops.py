@@ -1,14 +1,13 @@
-"""What a training step computes: the floating point operations of its matrix products.
+"""Count of the floating-point operations in the matrix products of a training step.
 
-A multiplication and an addition are two operations. All matrix products of forward and backward
-count, once each, as the model is written: patch projection, learned positions, blocks with the part
-of attention that is quadratic in the tokens and the CLS row alone in the last, heads, prototypes,
-loss. What is frozen or an average has no backward. What a kernel computes twice (flash attention
-recomputes its scores) does not change the count, nor do norms, GELU, bias, softmax, augmentation
-and optimiser, which are no matrix products. The methods put their steps together of these parts
-(train/methods).
+A multiplication and an addition are two operations. Each matrix product of forward and backward
+counts once: patch projection, learned positions, blocks, heads, prototypes and loss. Blocks include
+the part of attention that is quadratic in the tokens; the last block computes only the CLS row.
+Frozen modules and moving averages have no backward. Recomputation in a kernel (flash attention
+recomputes its scores) does not count. Norms, GELU, bias, softmax, augmentation and optimiser do not
+count either, because they are not matrix products. The methods (train/methods) add up these parts.
 
-The paper's units (cost.py) leave out all of that but the tokens: here is what they stand for.
+The paper's units (cost.py) depend only on the number of patch tokens.
 """
 
 from __future__ import annotations
@@ -29,12 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the count depends on.
+    """Sizes of a model that determine the count.
 
-    width: features; block_weights: of a block's linear layers, without biases; prefix: CLS and
-    register tokens; head, predictor: (inputs, outputs) of linear layers, the prototypes among them;
-    trains_projection: of patches; table_side: of learned positions, 0 where they are fixed;
-    ends_in_cls_row: whether the last block computes its CLS row alone (model/cls_block.py).
+    width: the number of features.
+    block_weights: the number of weights in a block's linear layers, without biases.
+    prefix: the number of CLS and register tokens.
+    head, predictor: (inputs, outputs) of each linear layer, including the prototypes.
+    trains_projection: True if the patch projection is trained.
+    table_side: the side of the table of learned positions, 0 for fixed positions.
+    ends_in_cls_row: True if the last block computes only its CLS row (model/cls_block.py).
     """
 
     width: int
@@ -77,7 +79,10 @@ def _linear(module: nn.Module) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True)
 class Pass:
-    """Views that go through the encoder together: `patches` each of a grid x grid of side p."""
+    """Pass of several views through the encoder, with `patches` patches each.
+
+    The patches have side p and come from a grid of grid x grid patches.
+    """
 
     views: int
     patches: int
@@ -86,12 +91,12 @@ class Pass:
 
 
 def image_flops(shape: ModelShape, config: TrainConfig, stage: Stage) -> float:
-    """Operations of a step in `stage` for each image of its batch."""
+    """Return the operations of a step in `stage` per image of the batch."""
     return step_flops(shape, config, stage) / config.batch
 
 
 def step_flops(shape: ModelShape, config: TrainConfig, stage: Stage) -> int:
-    """Operations of forward and backward for a batch of all ranks, whatever their number."""
+    """Return the operations of forward and backward for the global batch, over all ranks."""
     return config.method.step_flops(shape, config.batch, stage.compression)
 
 
@@ -119,7 +124,10 @@ def _projection(shape: ModelShape, views: Pass) -> int:
 
 
 def _positions(shape: ModelShape, views: Pass) -> int:
-    """Rows, then columns of a learned table, once for all views; none where it fits as it is."""
+    """Count the resampling of learned positions, rows then columns, once for all views.
+
+    A table that fits the grid without resampling needs no operations.
+    """
     side = shape.table_side
     if not side or (views.grid, views.p) == (side, BASE_SIDE):
         return 0
@@ -135,8 +143,11 @@ def _blocks(shape: ModelShape, views: Pass) -> int:
 
 
 def _block(shape: ModelShape, tokens: int, rows: int) -> int:
-    """Of a block: keys and values of all tokens; of `rows` of them all other linear layers, scores
-    and the sum of values."""
+    """Count a forward pass through a block that computes `rows` of its tokens.
+
+    Keys and values are computed for all tokens. The other linear layers, the scores and the sums of
+    values are computed for `rows` tokens only.
+    """
     keys_values = 2 * shape.width**2
     others = shape.block_weights - keys_values
     return 2 * (tokens * keys_values + rows * others) + 4 * rows * tokens * shape.width

@@ -49,7 +49,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class Expected:
-    """Accuracies in per cent by protocol (nn1, knn20, linear, finetune), as `source` reports them.
+    """Accuracies in per cent by protocol (nn1, knn20, linear, finetune), reported by `source`.
 
     differs: the difference between that run and the recipe.
     """
@@ -143,7 +143,10 @@ def recipe_text(config: TrainConfig) -> str:
 
 
 def _table(head: str, values: dict[str, Any]) -> list[str]:
-    """TOML has no null: a setting of None is left out. JSON's other values are TOML's."""
+    """Return the lines of a TOML table. Leave out None, because TOML has no null.
+
+    The other values are written as JSON, which is also valid TOML.
+    """
     pairs = [f"{name} = {json.dumps(value)}" for name, value in values.items() if value is not None]
     return [head, *pairs, ""]
 

@@ -1,6 +1,6 @@
-"""The configuration of a new run, of the options that say what it is to be. No torch.
+"""Construction of the configuration of a new run from its options. No torch.
 
-A recipe, named or by its method, under the options that override single settings.
+The base is a named recipe, or the recipe of the method. Options override single settings.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ DEFAULT_MODEL = "vit_base_patch16_224"
 def named_recipe(
     name: str | None, algo: str | None, small: bool, *, resuming: bool = False
 ) -> named_recipes.Recipe | None:
-    """UserError for an unknown name, or beside options that choose another or none at all."""
+    """Look up a recipe. Raise UserError for an unknown name or conflicting options."""
     if small and resuming:
         raise UserError("--small was given with --resume.", "Leave it out: the run has its own.")
     if name is None:
@@ -50,9 +50,12 @@ def new_config(
     named: named_recipes.Recipe | None,
     may_choose: bool = True,
 ) -> TrainConfig:
-    """options: fields of TrainConfig, None for the recipe's. may_choose: as in settings_of.
+    """Return the configuration of a new run.
 
-    UserError for what makes no sense, and where data or budget are not said.
+    options: fields of TrainConfig, None for the value of the recipe.
+    may_choose: as in settings_of.
+
+    Raise UserError for invalid values, and if data or budget are missing.
     """
     method = _algorithm(algo, named)
     usual = usual_compression(named)
@@ -66,7 +69,10 @@ def _algorithm(algo: str | None, named: named_recipes.Recipe | None) -> str:
 
 
 def usual_compression(named: named_recipes.Recipe | None) -> Compression:
-    """Where --patch or --drop is given without the other: the recipe's, if it has but one."""
+    """Return the compression that completes --patch without --drop, or --drop without --patch.
+
+    This is the recipe's compression if the recipe has exactly one stage, else the default.
+    """
     stages = named.make("").schedule.stages if named else ()
     return stages[0].compression if len(stages) == 1 else DEFAULT_COMPRESSION
 
@@ -103,7 +109,7 @@ def _recipe(
 
 
 def _refuse_settings_of_others(algo: str, given: dict[str, Any]) -> None:
-    """Raise UserError for a setting that other methods have and this one has not."""
+    """Raise UserError for a setting that only other methods have."""
     for name in given:
         algorithms = [other for other, each in METHODS.items() if name in each.own_settings()]
         if algorithms and algo not in algorithms:

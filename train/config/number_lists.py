@@ -1,4 +1,4 @@
-"""Lists of numbers as options have them: '0,.25,.5'."""
+"""Parsing and printing of lists of numbers in options, such as '0,.25,.5'."""
 
 from collections.abc import Callable
 from math import isfinite
@@ -12,7 +12,7 @@ EXAMPLES: dict[object, str] = {int: "16,24,48", float: "0,0.25,0.5"}
 
 
 def numbers_in(text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
-    """As they stand; none where `text` is no list of finite numbers."""
+    """Return the numbers in the given order; () if `text` is not a list of finite numbers."""
     try:
         numbers = tuple(kind(part) for part in text.split(","))
     except ValueError:
@@ -21,7 +21,7 @@ def numbers_in(text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
 
 
 def read_numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
-    """In ascending order, each once. UserError when `text` is anything else."""
+    """Return the numbers in ascending order without repetitions. Raise UserError for other text."""
     numbers = tuple(sorted(set(numbers_in(text, kind))))
     if not numbers:
         raise UserError(
@@ -31,5 +31,5 @@ def read_numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T, .
 
 
 def listed(numbers: tuple[float, ...]) -> str:
-    """As an option has it."""
+    """Return numbers as they are written after an option."""
     return ",".join(f"{number:g}" for number in numbers)

@@ -6,7 +6,7 @@ from accelssl.errors import UserError
 from accelssl.option_names import option_of
 
 _TEMPERATURES = 0.001, 100.0
-"""What a softmax in float32 and a loss still work at, with room to spare."""
+"""Range of temperatures at which a float32 softmax and a loss work, with a margin."""
 
 
 def require(holds: bool, name: str, value: float, need: str) -> None:

@@ -1,4 +1,4 @@
-"""What `accelssl recipes` prints: all of them as a table, one of them whole, or JSON."""
+"""Output of `accelssl recipes`: a table of all recipes, a page about one recipe, or JSON."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ _HEADER = ("recipe", "method", "model", "data", "budget", "units/image", "images
 
 
 def recipes_text(name: str | None, *, as_json: bool) -> str:
-    """All recipes, or the one named. UserError for an unknown name."""
+    """Return the text about all recipes or a named one. Raise UserError for an unknown name."""
     if name is not None:
         found = find(name)
         return json.dumps(facts(found)) if as_json else _page(found)
@@ -22,7 +22,10 @@ def recipes_text(name: str | None, *, as_json: bool) -> str:
 
 
 def facts(recipe: Recipe) -> dict[str, Any]:
-    """A recipe for programs. images: what the budget pays for; accuracies in per cent."""
+    """Return a recipe as a JSON object, with accuracies in per cent.
+
+    "images" is the number of images that the budget pays for.
+    """
     config = recipe.make(PLACEHOLDER)
     images = images_bought(config)
     return {
@@ -102,6 +105,6 @@ def _epochs(recipe: Recipe, images: int) -> str:
 
 
 def _settings(config: TrainConfig) -> dict[str, Any]:
-    """Those of the run; what suits the machine is found out there."""
+    """Return the settings of the run without the settings that depend on the machine."""
     settings = config.to_json()
     return {name: settings[name] for name in settings if name not in OF_THE_MACHINE}

@@ -1,4 +1,4 @@
-"""Which compression when: stages over progress, piecewise constant."""
+"""Schedule of the compression: a piecewise constant function of progress."""
 
 import json
 import math
@@ -16,7 +16,7 @@ EXAMPLE = '[{"until": 0.6, "p": 30, "drop": 0.5}, {"until": 1.0, "p": 16, "drop"
 
 @dataclass(frozen=True)
 class Stage:
-    """`compression` while progress is below `until`."""
+    """Stage of a schedule, with one `compression` while progress is below `until`."""
 
     until: float
     compression: Compression
@@ -24,10 +24,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Stages in order; the last ends at 1. UserError when they do not ascend to 1.
+    """Stages in ascending order, of which the last ends at 1. Raise UserError for other stages.
 
-    origin: what has them, in words for messages; none where --patch and --drop say it. method: that
-    they were made for, where the file says so.
+    origin: the source of the stages, as words for messages; "" for --patch and --drop.
+    method: the method that the stages were made for, if the file states one.
     """
 
     stages: tuple[Stage, ...]
@@ -44,14 +44,14 @@ class Schedule:
             )
 
     def at(self, progress: float) -> Stage:
-        """The stage at `progress`; from 1 on, the last."""
+        """Return the stage at `progress`, and the last stage from 1 on."""
         return next((s for s in self.stages if progress < s.until), self.stages[-1])
 
     def __str__(self) -> str:
         return ", ".join(f"{s.compression} until {s.until:g}" for s in self.stages)
 
     def to_json(self) -> list[dict[str, float]]:
-        """The stages as the schedule file writes them."""
+        """Return the stages as in a schedule file."""
         return [
             {"until": s.until, "p": s.compression.p, "drop": s.compression.drop}
             for s in self.stages
@@ -59,13 +59,15 @@ class Schedule:
 
 
 def constant(compression: Compression) -> Schedule:
-    """One stage for the whole run."""
+    """Return a schedule with one stage for the whole run."""
     return Schedule((Stage(1.0, compression),))
 
 
 def from_json(stages: Any) -> Schedule:
-    """A list of {"until", "p", "drop"}, or an object with one as "stages", as accelssl schedule
-    writes it. UserError when it is anything else."""
+    """Read a list of {"until", "p", "drop"}, or an object with this list as "stages".
+
+    `accelssl schedule` writes such objects. Raise UserError for any other value.
+    """
     stages = stages.get("stages") if isinstance(stages, dict) else stages
     if not isinstance(stages, list):
         raise UserError("The schedule is not a list of stages.", f"Write it like {EXAMPLE}.")
@@ -94,8 +96,11 @@ def _float(value: float) -> float:
 
 
 def read_schedule(path: Path, or_else: str = "") -> Schedule:
-    """A JSON file holding a list of stages, alone or as "stages" of an object. UserError, which
-    names the file, when unreadable or malformed; or_else: the end of its remedy."""
+    """Read a JSON file with a list of stages, alone or as "stages" of an object.
+
+    or_else: the end of the remedy in the message. Raise UserError, which names the file, if the
+    file is unreadable or malformed.
+    """
     try:
         stages = parsed(path.read_text())
     except (OSError, ValueError) as error:
