@@ -46,7 +46,7 @@ from accelssl.train.ranks.distributed import ALONE, Ranks, replicate, this_job
 
 CONFIG = "config.json"
 RECIPE = "recipe.toml"
-"""The recipe that repeats the run on any machine."""
+"""File with the recipe that repeats the run on any machine."""
 JOB = "job"
 """File with the torchrun job that began the run. Only this job resumes the run without --resume."""
 ENVIRONMENT = "environment.json"

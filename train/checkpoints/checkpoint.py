@@ -176,10 +176,10 @@ def _put_back(name: str) -> str:
 
 
 def refuse_damage(path: Path, remedy: str, *, may_be_no_zip: bool = False) -> None:
-    """Raise UserError if a checksum in a file of torch.save is wrong. torch.load checks none.
+    """Raise UserError if a file of torch.save is damaged. torch.load verifies no checksums.
 
-    A file without checksums (torch.serialization.set_crc32_options) passes. With `may_be_no_zip`, a
-    file that is not a zip archive passes too.
+    A file without checksums (torch.serialization.set_crc32_options) is not verified. With
+    `may_be_no_zip`, a file that is not a zip archive is not verified either.
     """
     try:
         damaged = _damage(path, may_be_no_zip)

@@ -1,6 +1,7 @@
 """The option --schedule default: the schedule in the package for each method. No torch.
 
-`accelssl schedule` wrote schedules/ALGO.json, which also states the measured run.
+`accelssl schedule` wrote schedules/ALGO.json, which also states the runs and data of the
+measurement.
 """
 
 from dataclasses import replace

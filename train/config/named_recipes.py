@@ -1,9 +1,9 @@
 """Recipes: whole runs as TOML files, with their data, cost and expected accuracy. No torch.
 
 A file has the tables `settings` (over the defaults of settings.algo), `schedule` (stages) or
-`auto`, and may have `about`, `data` and `expected`. Those of train/recipes come with the package;
-`--recipe my.toml` reads one of the user's, and every run writes RUN/recipe.toml, which repeats it.
-Units are of the paper's formula (see cost.py).
+`auto`, and may have `about`, `data` and `expected`. The files in train/recipes come with the
+package. `--recipe my.toml` reads a file of the user. Every run writes RUN/recipe.toml, a recipe
+that repeats the run. Units follow the paper's formula (see cost.py).
 """
 
 import json
@@ -32,14 +32,14 @@ _SETTINGS = {setting.name for setting in fields(TrainConfig)} - {"data", "schedu
 
 @dataclass(frozen=True)
 class DataSet:
-    """The data that a recipe is made for: a name and the number of training images."""
+    """Data set that a recipe is made for: its name and its number of training images."""
 
     name: str
     images: int
 
 
 class Source(StrEnum):
-    """Who measured the accuracies of a recipe."""
+    """Source of the accuracies of a recipe."""
 
     PAPER = "paper"
     ORIGINAL = "original code"
@@ -66,7 +66,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The content of one recipe file. `name` is how `--recipe` names it."""
+    """Content of one recipe file. `name` is the value of `--recipe`."""
 
     name: str
     about: str

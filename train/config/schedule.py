@@ -88,7 +88,7 @@ def _stage(stage: Any) -> Stage:
 
 
 def _float(value: float) -> float:
-    """JSON has whole numbers that no float holds: they are as good as infinite."""
+    """Convert a JSON number to float; a whole number too large for a float becomes infinite."""
     try:
         return float(value)
     except OverflowError:
