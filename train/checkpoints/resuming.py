@@ -59,7 +59,7 @@ class Restart:
 
 def fixed_of(config: TrainConfig) -> Facts:
     """Return the settings that may not change in a run: all settings that are not in _FREE."""
-    told = json.loads(json.dumps(config.to_json()))  # plain types, as checkpoints may have them
+    told = json.loads(json.dumps(config.to_json()))  # checkpoints hold only plain types
     return {f.name: _fact(told[f.name]) for f in fields(config) if f.name not in _FREE}
 
 
