@@ -25,7 +25,7 @@ _is_alone = False
 
 
 def world_size() -> int:
-    """How many ranks train together: 1 without a process group, and while `alone`."""
+    """Return the number of ranks; 1 without a process group or inside `alone()`."""
     if _is_alone or not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size()
@@ -33,7 +33,7 @@ def world_size() -> int:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """In the block this rank computes for itself, as one process does: nothing is gathered."""
+    """Make this rank compute as a single process inside the block: gather nothing."""
     global _is_alone
     before, _is_alone = _is_alone, True
     try:
@@ -43,14 +43,14 @@ def alone() -> Iterator[None]:
 
 
 def rank() -> int:
-    """Which of them this is, from 0."""
+    """Return the number of this rank, from 0."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def gather(rows: Tensor) -> Tensor:
-    """rows_M... of all ranks in order of rank, from this rank's rows_N...; alone, the rows as is.
+    """Return rows_M... of all ranks in rank order; alone, return rows_N... unchanged.
 
-    Its backward pass gives every rank the sum over ranks of the gradients of its own rows.
+    The backward pass gives every rank the sum over ranks of the gradients of its own rows.
     """
     if world_size() == 1:
         return rows
@@ -59,7 +59,7 @@ def gather(rows: Tensor) -> Tensor:
 
 
 def gather_detached(rows: Tensor) -> Tensor:
-    """The same without gradient: rows_M... that are constants to every rank's loss."""
+    """Return rows_M... of all ranks without gradient: constants to every rank's loss."""
     return rows.detach() if world_size() == 1 else _gathered(rows.detach())
 
 

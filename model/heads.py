@@ -14,7 +14,7 @@ from accelssl.model.batch_norm import GlobalBatchNorm1d
 
 
 def normalised(z_NE: Tensor) -> Tensor:
-    """Rows of length 1, in float32 at least."""
+    """Return the rows scaled to length 1, in float32 at least."""
     return F.normalize(z_NE.to(torch.promote_types(z_NE.dtype, torch.float32)), dim=1)
 
 
@@ -45,10 +45,10 @@ class ProjectionHead(nn.Module):
 
 
 def moco_head(layers: int, width: int, hidden: int, out: int) -> nn.Sequential:
-    """MoCo-v3's head for ViTs: linear layers without bias, each followed by batch norm.
+    """Return MoCo-v3's head for ViTs: linear layers without bias, each followed by batch norm.
 
     rows of `width` -> hidden (layers - 1 times, with ReLU) -> z_NE, E = `out`; the last norm has
-    neither scale nor shift. Weights start as torch starts them (facebookresearch/moco-v3,
+    neither scale nor shift. Weights keep torch's initial values (facebookresearch/moco-v3,
     moco/builder.py).
     """
     sides = [width] + [hidden] * (layers - 1)
