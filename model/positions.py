@@ -36,7 +36,7 @@ def positions(grid: int, p: int, width: int) -> Tensor:
 
 @cache
 def positions_on(grid: int, p: int, width: int, device: torch.device) -> Tensor:
-    """`positions`, computed once for each device."""
+    """Return `positions`, computed once for each device."""
     return positions(grid, p, width).to(device)
 
 
@@ -58,7 +58,7 @@ def resampled(table_SD: Tensor, grid: int) -> Tensor:
 
 @cache
 def _bicubic_on(side: int, grid: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(grid, side): what each of `side` values weighs at each of the `grid` places of an axis."""
+    """Return (grid, side): the weight of each of `side` values at each `grid` place of an axis."""
     place = (torch.arange(grid, dtype=torch.float64) + 0.5) * (side / grid) - 0.5
     first = place.floor()
     weights = torch.zeros(grid, side, dtype=torch.float64)

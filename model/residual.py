@@ -23,13 +23,13 @@ class Branch(NamedTuple):
 
 
 def summed(x_NLD: Tensor, branch: Branch) -> Tensor:
-    """x_NLD, the branch added."""
+    """Return x_NLD with the branch added."""
     x_NLD = x_NLD + branch.rows_NLD
     return x_NLD if branch.bias_D is None else x_NLD + branch.bias_D
 
 
 def summed_and_normed(norm: nn.Module, x_NLD: Tensor, branch: Branch) -> tuple[Tensor, Tensor]:
-    """x_NLD, the branch added, and norm(x_NLD): in one pass where add_norm fits."""
+    """Return x_NLD with the branch added, and norm(x_NLD); one pass where add_norm fits."""
     products = dtype_of_products(x_NLD)
     if has_own_norm(norm, x_NLD) and branch.rows_NLD.dtype == products:
         assert isinstance(norm, nn.LayerNorm)
@@ -39,7 +39,7 @@ def summed_and_normed(norm: nn.Module, x_NLD: Tensor, branch: Branch) -> tuple[T
 
 
 def has_own_norm(norm: nn.Module, x_NLD: Tensor) -> bool:
-    """Whether add_norm fits such a stream and stands for `norm`, torch's or timm's plain one."""
+    """Return True if add_norm fits the stream and replaces `norm`, torch's or timm's plain one."""
     if type(norm) not in (nn.LayerNorm, LayerNorm) or getattr(norm, "_fast_norm", False):
         return False
     assert isinstance(norm, nn.LayerNorm)
@@ -62,13 +62,13 @@ def projected(
 
 
 def can_leave_bias(linear: nn.Module, then: Sequence[nn.Module]) -> bool:
-    """Whether it has a bias, and the modules after it do nothing."""
+    """Return True if the layer has a bias and the modules after the layer do nothing."""
     has_bias = type(linear) is nn.Linear and linear.bias is not None
     return has_bias and all(map(_does_nothing, then))
 
 
 def passed(rows_NLD: Tensor, modules: Sequence[nn.Module]) -> Tensor:
-    """The rows, passed through the modules in turn."""
+    """Return the rows, passed through the modules in turn."""
     for module in modules:
         rows_NLD = module(rows_NLD)
     return rows_NLD

@@ -80,7 +80,7 @@ class SimCLR(Objective):
         self._loss_of = torch.compile(_loss_of, dynamic=False)
 
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
-        """The loss of this rank's pairs. Both views have the same p and the same keep."""
+        """Return the loss of this rank's pairs. Both views have the same p and the same keep."""
         features_2ND = self._features(query, key)
         self._note_spread(features_2ND)
         return self._loss_of(self.head, features_2ND, self.temperature, *self.bank)

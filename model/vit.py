@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         return table[:before], table[before:]
 
     def leave_out_drop_path(self) -> None:
-        """From now on every sample passes through every block, in training mode too."""
+        """Disable stochastic depth in training mode too: every sample passes every block."""
         for owner, name in drop_paths(self.vit):
             setattr(owner, name, nn.Identity())
 
@@ -98,7 +98,7 @@ class Encoder(nn.Module):
 
 
 def _placed(x_NLD: Tensor, table_SD: Tensor, keep_idx_NL: Tensor, prefix_1PD: Tensor) -> Tensor:
-    """The tokens before the patches, then the patches, each with its place: (N, P + L, D)."""
+    """Return the prefix tokens, then the patches, all with positions added: (N, P + L, D)."""
     return _after(prefix_1PD, x_NLD + table_SD[keep_idx_NL])
 
 
@@ -152,6 +152,6 @@ def _start_as_moco(vit: VisionTransformer) -> None:
 
 
 def _parameter(found: nn.Parameter | None) -> nn.Parameter:
-    """What _create has made sure of."""
+    """Return a parameter whose presence _create has checked."""
     assert found is not None
     return found

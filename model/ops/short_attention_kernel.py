@@ -33,7 +33,7 @@ nothing has filled. 12.9 and 13.0 do not (tests/model/ops/test_short_attention_o
 
 
 class Launch(NamedTuple):
-    """A kernel with all it is told of itself and how it runs."""
+    """A kernel with its arguments and launch options."""
 
     kernel: Any
     options: dict[str, int]
@@ -41,9 +41,10 @@ class Launch(NamedTuple):
 
 @cache
 def translates_two_tiles(capability: int) -> bool:
-    """Whether machine code for a GPU (capability: its major) comes from a ptxas without the fault.
+    """Return True if machine code for a GPU comes from a ptxas without the fault.
 
-    torch's is used where it has one, as torch.compile does from its first kernel on.
+    capability: the GPU's major compute capability. torch's ptxas is used if torch has one, as
+    torch.compile does from its first kernel on.
     """
     torchs = Path(torch.__file__).parent / "bin" / "ptxas"
     if os.access(torchs, os.X_OK):
@@ -56,7 +57,10 @@ def translates_two_tiles(capability: int) -> bool:
 def launches(
     tokens: int, head_width: int, capability: int, *, in_two: bool = True
 ) -> tuple[Launch, Launch]:
-    """Forward and backward pass. capability: the GPU's, its major. in_two: if that is faster."""
+    """Return the launches of forward and backward pass.
+
+    capability: the GPU's major compute capability. in_two: use two tiles where they are faster.
+    """
     fills_two = FIRST < tokens <= MOST_OF_TWO and head_width >= FIRST
     if not (in_two and fills_two and capability in FROM_SHARED_MEMORY):
         rows = max(16, triton.next_power_of_2(tokens))
@@ -74,7 +78,7 @@ def launches(
 
 
 def forward(qkv_NLC: Tensor, heads: int) -> Tensor:
-    """out_NLD of contiguous qkv_NLC, on its device."""
+    """Return out_NLD of contiguous qkv_NLC, on its device."""
     n, tokens, channels = qkv_NLC.shape
     out_NLD = qkv_NLC.new_empty((n, tokens, channels // 3))
     _launch(0, qkv_NLC, heads, (qkv_NLC, out_NLD))
@@ -82,7 +86,7 @@ def forward(qkv_NLC: Tensor, heads: int) -> Tensor:
 
 
 def backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
-    """Gradient by qkv_NLC of contiguous grad_NLD and qkv_NLC."""
+    """Return the gradient by qkv_NLC of contiguous grad_NLD and qkv_NLC."""
     of_qkv_NLC = torch.empty_like(qkv_NLC)
     _launch(1, qkv_NLC, heads, (grad_NLD, qkv_NLC, of_qkv_NLC))
     return of_qkv_NLC

@@ -25,7 +25,7 @@ def places(first, tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: 
 
 @triton.jit
 def _loaded(qkv_ptr, tokens, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: tl.constexpr):
-    """Queries, keys and values of this program, where the queries lie, and which are rows."""
+    """Load queries, keys and values; also return the queries' places and a mask of valid rows."""
     D: tl.constexpr = HEADS * HEAD
     here, is_row = places(0, tokens, 3 * D, HEADS, HEAD, ROWS)
     q = tl.load(qkv_ptr + here, mask=is_row, other=0.0)

@@ -65,7 +65,7 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the rank that writes, prints and evaluates."""
+        """Return True on the rank that writes, prints and evaluates."""
         return self.rank == 0
 
     def share(self, batch: int) -> int:
@@ -79,7 +79,7 @@ class Ranks:
         return batch // self.world
 
     def wait(self) -> None:
-        """Until every rank is here, however long that takes."""
+        """Wait until every rank is here, without a time limit."""
         if self.hosts is not None:
             dist.barrier(group=self.hosts)
 
@@ -103,7 +103,7 @@ ALONE = Ranks()
 
 
 def read_ranks() -> Ranks:
-    """What torchrun says in the environment; ALONE without it. UserError when it is incomplete."""
+    """Read torchrun's environment; return ALONE without torchrun. UserError if it is incomplete."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
         return replace(ALONE, restarts=restarts)
@@ -284,7 +284,7 @@ class Votes:
         return self._oldest() if len(self._pending) > VOTE_LAG else 0
 
     def close(self) -> None:
-        """Takes the answers that are still under way. To be called after the same step on all."""
+        """Take the pending answers. Call after the same step on all ranks."""
         while self._pending:
             self._oldest()
 

@@ -31,7 +31,7 @@ class Meeting:
             self.store.compare_set(_FAILURE, "", f"rank {rank}: {what}")
 
     def first_failure(self) -> str | None:
-        """What a rank has told; None if it was killed, or the store with it."""
+        """Return a rank's failure report; None if the rank or the store was killed."""
         with suppress(RuntimeError):
             if self.store.check([_FAILURE]):
                 return str(self.store.get(_FAILURE).decode())
