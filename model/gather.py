@@ -1,10 +1,11 @@
-"""Rows of all ranks: what losses and batch norms over the global batch need.
+"""Rows of all ranks for losses and batch norms over the global batch.
 
-Every rank holds the same number of rows, as the loader gives them. The gradient convention is that
-of DistributedDataParallel, which averages over ranks: let each rank's loss be the mean over its own
-rows; then the backward pass sums what every rank's loss says about a row, and the average of the
-parameters' gradients is the gradient of the global mean. Collectives only, on tensors of fixed
-shape: nothing waits for the device, so a CUDA graph can hold them.
+Every rank holds the same number of rows, because the loader gives every rank equally many. The
+gradient convention is that of DistributedDataParallel, which averages over ranks: each rank's loss
+is the mean over its own rows. The backward pass sums the gradients of every rank's loss by a row.
+So the average of the parameters' gradients is the gradient of the global mean. The module uses
+only collectives on tensors of fixed shape: nothing waits for the device, so a CUDA graph can hold
+the collectives.
 
 Shapes: N rows on this rank, M = N x ranks rows in all, any dimensions (...) after.
 """

@@ -60,10 +60,11 @@ def moco_head(layers: int, width: int, hidden: int, out: int) -> nn.Sequential:
 class PrototypeHead(nn.Module):
     """DINO's head: features_ND -> hidden -> hidden -> z_NE -> logits_NK, E = `bottleneck`.
 
-    GELU between, no batch norm; z is normalised and meets K prototypes, rows of a layer without
-    bias that are normalised too and whose lengths are 1 and not trained. Logits are cosines.
-    Weights are truncated normals of deviation .02, biases 0, prototypes as torch starts a layer
-    (facebookresearch/dino, vision_transformer.py).
+    GELU runs between the layers; there is no batch norm. The head normalises z and multiplies z by
+    K prototypes. Prototypes are the rows of a layer without bias, normalised too; their lengths are
+    1 and not trained. Logits are cosines. Weights are truncated normals of deviation .02, biases 0,
+    prototypes have torch's initial values of a layer (facebookresearch/dino,
+    vision_transformer.py).
     """
 
     def __init__(self, width: int, hidden: int, bottleneck: int, prototypes: int) -> None:

@@ -1,4 +1,4 @@
-"""What every method is to a run: a module that turns a batch's views into a loss."""
+"""The interface of every method: a module that turns a batch's views into a loss."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable

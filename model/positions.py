@@ -18,7 +18,7 @@ BICUBIC = -0.75  # the free parameter of the cubic kernel, as torch and DINO hav
 
 
 def positions(grid: int, p: int, width: int) -> Tensor:
-    """table_SD, float32, D = width (a multiple of 4).
+    """Return table_SD, float32, D = width (a multiple of 4).
 
     Channels are [sin row, cos row, sin column, cos column], as in the fixed positions of MoCo-v3
     (Chen et al., ICCV 2021), whose first half runs over rows.
@@ -41,11 +41,11 @@ def positions_on(grid: int, p: int, width: int, device: torch.device) -> Tensor:
 
 
 def resampled(table_SD: Tensor, grid: int) -> Tensor:
-    """A learned table stretched to another grid, bicubically and with gradient: table_SD.
+    """Return table_SD: a learned table resampled to another grid, bicubically and with gradient.
 
-    As F.interpolate does it, and so DINO and timm, but by products of matrices, whose gradient is
-    the same in every run. Where the grids are the same it is the table itself. In the table's
-    precision whatever autocast does.
+    The result is that of F.interpolate, which DINO and timm use. Matrix products replace
+    F.interpolate here, because their gradient is the same in every run. For equal grids the result
+    is the table itself. The precision is the table's, also under autocast.
     """
     side = round(len(table_SD) ** 0.5)
     if grid == side:

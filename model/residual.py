@@ -1,6 +1,6 @@
-"""What a block leaves to be added to its rows, and the sum and norm at the next one's beginning.
+"""The pending branch of a block, and the sum and norm at the start of the next block.
 
-Shapes: N views, L tokens with CLS, D width, C that of a linear layer's input.
+Shapes: N views, L tokens with CLS, D width, C the input width of a linear layer.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,11 @@ from accelssl.model.ops.add_norm import add_norm, fits
 
 
 class Branch(NamedTuple):
-    """rows_NLD + bias_D, yet to be added. The bias is that of the linear layer that put out the
-    rows, where who adds it gives it its gradient; None where the rows have theirs."""
+    """A branch output, rows_NLD + bias_D, that is not yet added to x.
+
+    bias_D is the bias of the linear layer that computed the rows, if the code that adds the bias
+    also computes its gradient. bias_D is None if the rows already include the bias.
+    """
 
     rows_NLD: Tensor
     bias_D: Tensor | None = None
@@ -53,8 +56,10 @@ def has_own_norm(norm: nn.Module, x_NLD: Tensor) -> bool:
 def projected(
     linear: nn.Module, rows_NLC: Tensor, then: Sequence[nn.Module], leaves_bias: bool
 ) -> Branch:
-    """The linear layer's output, passed through the modules after it, its bias left if it may be
-    and those do nothing."""
+    """Return the linear layer's output, passed through the modules after the layer.
+
+    The bias stays separate if the caller allows this and the modules do nothing.
+    """
     if leaves_bias and can_leave_bias(linear, then):
         assert isinstance(linear, nn.Linear)
         return Branch(F.linear(rows_NLC, linear.weight), linear.bias)

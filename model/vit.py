@@ -1,4 +1,4 @@
-"""A timm VisionTransformer fed by tokens.
+"""A timm VisionTransformer with tokens as input.
 
 Shapes: N views, L kept patches, P tokens before them (CLS first), S patches in the grid, V = 768
 values a token, D width.
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
         self.vit.patch_embed.proj.requires_grad_(not freeze_patch_embed)
 
     def forward(self, values_NLV: Tensor, keep_idx_NL: Tensor, p: int, grid: int) -> Tensor:
-        """features_ND: the CLS token after the final norm.
+        """Return features_ND: the CLS token after the final norm.
 
         keep_idx_NL gives each token's place among the grid x grid patches of side p.
         """
@@ -77,8 +77,10 @@ class Encoder(nn.Module):
         return features_ND
 
     def _learned_positions(self) -> tuple[Tensor, Tensor]:
-        """vit.pos_embed in parts: of the tokens before the patches, where it has those, and the
-        table of the patches."""
+        """Return vit.pos_embed in two parts: prefix tokens and patches.
+
+        The part of the prefix tokens exists if pos_embed covers those tokens.
+        """
         table = _parameter(self.vit.pos_embed)[0]
         before = len(table) - self.vit.patch_embed.num_patches
         return table[:before], table[before:]
@@ -89,9 +91,11 @@ class Encoder(nn.Module):
             setattr(owner, name, nn.Identity())
 
     def compile_blocks(self) -> None:
-        """Compile the blocks, each number of tokens by itself; one compilation serves all but the
-        last. And what gives tokens their places, but for learned positions: compiled, those would
-        sum their gradient in an order that changes from run to run."""
+        """Compile the blocks, each number of tokens separately.
+
+        One compilation serves all blocks but the last. Fixed positions are compiled too. Learned
+        positions are not: compiled code sums their gradient in an order that changes between runs.
+        """
         self._every_row = torch.compile(every_row, dynamic=False)
         self._cls_row = torch.compile(cls_row, dynamic=False)
         self._placed = torch.compile(_placed, dynamic=False)
@@ -117,8 +121,11 @@ def _create(name: str, drop_path: float) -> VisionTransformer:
 
 @torch.no_grad()
 def _start_as_dino(vit: VisionTransformer) -> None:
-    """Truncated normals of deviation .02, biases 0 (facebookresearch/dino, vision_transformer.py,
-    whose patch projection starts uniform with nearly this deviation)."""
+    """Initialise as DINO: truncated normals of deviation .02, biases 0.
+
+    Source: facebookresearch/dino, vision_transformer.py, whose patch projection starts uniform
+    with nearly this deviation.
+    """
     kernel = vit.patch_embed.proj
     for module in [m for m in vit.modules() if isinstance(m, nn.Linear)] + [kernel]:
         nn.init.trunc_normal_(module.weight, std=0.02)

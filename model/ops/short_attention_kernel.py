@@ -24,12 +24,15 @@ FIRST: int = two_tiles.FIRST.value
 MOST_OF_TWO = FIRST + 32
 """Two tiles take two thirds of the time of one of 128 rows at 65 tokens, but more at 113 (H200)."""
 FROM_SHARED_MEMORY = (9, 10)
-"""Compute capabilities (majors) whose tensor cores take both tiles of a product from shared memory:
-elsewhere two_tiles has not registers enough."""
+"""Compute capabilities (majors) whose tensor cores take both tiles of a product from shared memory.
+On other GPUs two_tiles does not have enough registers."""
 
 FAULTY_PTXAS = (12, 8)
-"""Triton 3.6's own: of two tiles it makes products that read shared memory through registers which
-nothing has filled. 12.9 and 13.0 do not (tests/model/ops/test_short_attention_on_gpus.py)."""
+"""The last ptxas version with a fault, shipped by Triton 3.6.
+
+For two tiles, the faulty ptxas makes products read shared memory through registers that nothing
+has filled. Versions 12.9 and 13.0 are correct (tests/model/ops/test_short_attention_on_gpus.py).
+"""
 
 
 class Launch(NamedTuple):

@@ -21,10 +21,11 @@ _DTYPES = 3  # gradients in bfloat16 or float32 of weights with copies; those of
 
 
 def learning_rate(progress: float, peak: float, warmup: float) -> float:
-    """Linear warm-up over the first `warmup` of the budget, then peak (1 - t^2).
+    """Return the learning rate: linear warm-up over the first `warmup`, then peak (1 - t^2).
 
-    t runs from 0 to 1 over the rest, so the rate stays high for long: .9375, .75 and .4375 of the
-    peak at t = .25, .5 and .75 (paper, section 5; the formula, not torch's polynomial decay).
+    `warmup` is a share of the budget. t runs from 0 to 1 over the rest, so the rate stays high for
+    long: .9375, .75 and .4375 of the peak at t = .25, .5 and .75 (paper, section 5; the formula,
+    not torch's polynomial decay).
     """
     if progress < warmup:
         return peak * progress / warmup
@@ -38,12 +39,12 @@ def weight_decay_at(progress: float, start: float, end: float) -> float:
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW, with a weight decay of `decaying` that goes from decay[0] to decay[1] with
-    progress, and gradients clipped.
+    """torch's AdamW with a scheduled weight decay of `decaying` and clipped gradients.
 
-    Made by `adamw`, which says more. What changes between steps lies in tensors on a GPU, since a
-    captured graph of the step cannot take another number. There the update is one launch,
-    or two where weights have `copies`, whose gradients are then theirs; the state is torch's.
+    The decay goes from decay[0] to decay[1] with progress. `adamw` creates the object and documents
+    the options. Numbers that change between steps are tensors on a GPU, because a captured graph of
+    the step cannot take another number. On a GPU the update is one launch, or two for weights with
+    `copies`. Gradients of those weights are the gradients of their copies. The state is torch's.
     """
 
     copies: Bf16Copies | None = None

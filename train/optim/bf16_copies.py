@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 
 class Bf16Copies:
-    """Copies of the trained weights of `module`'s linear layers, which stand in for them under
-    autocast.
+    """bfloat16 copies of the trained weights of `module`'s linear layers, used under autocast.
 
-    Autocast casts each weight before its product, and the product's gradient after it: two launches
-    for each weight and step. Here the optimiser writes the copy, as it writes the weight, and reads
-    the gradient that the product gave to the copy. Values and gradients are the same, bit for bit,
-    where each weight takes part in one product: of several, gradients would be summed in bfloat16.
+    Autocast casts each weight before its product, and the product's gradient after the product: two
+    launches for each weight and step. Here the optimiser writes the copy together with the weight
+    and reads the copy's gradient. Values and gradients are the same, bit for bit, if each weight
+    takes part in one product. Gradients of several products would be summed in bfloat16.
     """
 
     def __init__(self, module: nn.Module) -> None:
