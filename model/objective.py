@@ -12,17 +12,17 @@ from accelssl.model.vit import Encoder
 
 
 class Objective(nn.Module, ABC):
-    """`objective(*views)` is the loss of this rank's images: a scalar, float32 at least.
+    """A method's loss: `objective(*views)` is a scalar over this rank's images, float32 at least.
 
     A step may be captured as a CUDA graph and replayed. So forward waits for nothing, does the same
-    whatever the data, and reads no Python number that changes, but for `phase`: what changes with
-    progress lies in tensors on the device, which `set_progress` fills before the step. They are no
-    part of the state, being functions of progress.
+    for any data, and reads no changing Python number except `phase`. Values that change with
+    progress are tensors on the device; `set_progress` fills them before the step. The state leaves
+    them out, because they are functions of progress.
 
     A step is: set_progress, forward, backward, `after_backward`, the optimiser, `after_step`.
 
-    bank: for each term of the loss rows that are negatives too, beside the batch's own, as
-    `negatives` gave them for other images. None in training.
+    bank: further negatives for each term of the loss, beside the batch's own, as `negatives`
+    returned them for other images. None in training.
     """
 
     spread: Tensor

@@ -21,17 +21,18 @@ from accelssl.model.timm_vit import create_vit
 
 
 class Encoder(nn.Module):
-    """`vit`, a timm VisionTransformer whose state dict stays timm's, from tokens to CLS features.
+    """An encoder from tokens to CLS features around `vit`, a timm VisionTransformer.
 
-    Built for 224 px: vit.pos_embed holds the positions of 14 x 14 patches, so that timm's own
-    forward agrees at p = 16. Positions are fixed sin-cos, for other grids taken at scaled
-    coordinates (positions.py), and weights start as in MoCo-v3's ViTs; with learns_positions they
-    are a trained table, for other grids stretched, and weights start as in DINO's. The patch
-    projection stays frozen at its random start unless freeze_patch_embed is False (Chen et al.,
-    ICCV 2021, section 4). drop_path is the last block's rate of stochastic depth, the others'
-    rising to it from 0.
+    The state dict is timm's. The encoder is built for 224 px: vit.pos_embed holds the positions of
+    14 x 14 patches, so timm's own forward agrees at p = 16. Positions are fixed sin-cos, taken at
+    scaled coordinates for other grids (positions.py), and weights start as in MoCo-v3's ViTs. With
+    learns_positions, positions are a trained table, stretched for other grids, and weights start
+    as in DINO's ViTs. The patch projection stays frozen at its random start unless
+    freeze_patch_embed is False (Chen et al., ICCV 2021, section 4). drop_path is the last block's
+    rate of stochastic depth; the rates of the other blocks rise to this rate from 0.
 
-    Raises UserError for a name timm does not know or a model that cannot be fed so: see timm_vit.
+    The constructor raises UserError for a name unknown to timm or an unsupported model: see
+    timm_vit.
     """
 
     def __init__(

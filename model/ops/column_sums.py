@@ -1,4 +1,4 @@
-"""The last sum of a reduction over rows: the parts that each group of rows has left, in one launch.
+"""The last step of a sum over rows: one launch adds the partial sums of all row groups.
 
 Shapes: G groups, C columns.
 """

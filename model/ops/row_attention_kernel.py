@@ -1,10 +1,10 @@
 """Attention of one row over at most 256 in Triton: a program holds one head of one view.
 
-It computes what row_attention.definition does, whose contract it keeps. Without matrix products it
-is bound by the bytes of keys and values; the backward pass makes the weights anew.
+The kernel computes row_attention.definition and keeps its contract. Without matrix products, the
+bytes of keys and values limit the speed. The backward pass recomputes the weights.
 
-A program's tiles are ROWS x HEAD, ROWS a power of two no less than L; rows beyond L are zeros,
-which no sum sees.
+A program's tiles are ROWS x HEAD, ROWS a power of two no less than L; rows beyond L are zeros
+and do not change any sum.
 
 Shapes: N views, L tokens, D width, E = 2 D.
 """

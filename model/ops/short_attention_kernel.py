@@ -1,8 +1,7 @@
 """Attention over at most 128 tokens in Triton: a program holds one head of one view.
 
-It computes what short_attention.definition does, whose contract it keeps. Nothing is saved between
-the passes but the input: all weights of a head fit a program, so the backward pass makes them anew
-instead of reading them.
+The kernel computes short_attention.definition and keeps its contract. Only the input is saved
+for the backward pass: all weights of a head fit a program, so the backward pass recomputes them.
 
 Shapes: N views, L tokens, D width, C = 3 D.
 """

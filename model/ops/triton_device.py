@@ -1,4 +1,4 @@
-"""Where Triton's kernels are launched."""
+"""The device of Triton's kernel launches."""
 
 import torch
 
