@@ -72,5 +72,5 @@ def attended_by_torch(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> 
     q, k = attention.q_norm(q), attention.k_norm(k)
     rows = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped)
     rows = rows.transpose(1, 2).flatten(2)
-    norm = getattr(attention, "norm", None)  # newer releases can have one here
+    norm = getattr(attention, "norm", None)  # newer timm releases can have a norm here
     return norm(rows) if norm else rows

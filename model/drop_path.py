@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class DropPath(nn.Module):
-    """Module that zeroes branch_NLD for a share `rate` of the samples.
+    """A module that zeroes branch_NLD for a share `rate` of the samples.
 
     The other samples are divided by 1 - rate. Samples are drawn from torch's global generator
     (Huang et al., ECCV 2016). timm's DropPath does the same, but here the share is a tensor. So

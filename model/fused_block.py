@@ -120,7 +120,7 @@ def _activated(mlp: Mlp, x_NLD: Tensor) -> Tensor:
         a_NLC: Tensor = mlp.act(mlp.fc1(x_NLD))
         return a_NLC
     assert isinstance(mlp.fc1, nn.Linear)
-    bias_C = mlp.fc1.bias  # whose gradient is gelu's to give
+    bias_C = mlp.fc1.bias  # gelu computes the gradient of this bias
     return gelu(F.linear(x_NLD, mlp.fc1.weight, bias_C.detach()), bias_C)
 
 

@@ -66,7 +66,7 @@ def _alike(name: str) -> Iterator[str]:
         try:
             with torch.device("meta"):
                 model = timm.create_model(other, num_classes=0)
-        except Exception:  # what cannot be made so is not suggested
+        except Exception:  # do not suggest models that fail here
             continue
         if other != name and _takes_tokens(model):
             yield other

@@ -65,7 +65,7 @@ class AdamW(torch.optim.AdamW):
         else:
             super().__init__(groups, lr=0.0)
         self._decaying, self._decay, self._clip = tuple(decaying), decay, clip
-        self._shrink = torch.ones((), device=device)  # what decayed parameters are multiplied by
+        self._shrink = torch.ones((), device=device)  # factor of decayed parameters
         self._has_kernel = device.type == "cuda" and _has_kernel(groups)
         self._table: Tensor | None = None
         self._captured: list[Tensor] = []

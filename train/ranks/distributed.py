@@ -31,7 +31,7 @@ from accelssl.train.ranks.streams import training_stream
 T = TypeVar("T")
 
 STEP_TIMEOUT = timedelta(minutes=10)
-# While rank 0 evaluates, the others wait for it: on a large set that takes hours.
+# While rank 0 evaluates, the other ranks wait: hours on a large set.
 WAIT_TIMEOUT = timedelta(days=7)
 VOTE_LAG = 2
 FAILED = 128

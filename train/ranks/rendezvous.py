@@ -27,7 +27,7 @@ class Meeting:
 
     def tell_failure(self, rank: int, what: str) -> None:
         """Report a rank's failure to the other ranks, unless one has failed before."""
-        with suppress(RuntimeError):  # the store may be gone with its process
+        with suppress(RuntimeError):  # the store's process may have ended
             self.store.compare_set(_FAILURE, "", f"rank {rank}: {what}")
 
     def first_failure(self) -> str | None:
