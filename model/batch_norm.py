@@ -10,7 +10,7 @@ from accelssl.model.gather import gather, world_size
 
 
 def _of_rank(rows_ND: Tensor) -> Tensor:
-    """Mean and biased variance over the rows of this rank, as statistics_2D."""
+    """Return mean and biased variance over the rows of this rank, as statistics_2D."""
     rows_ND = rows_ND.to(torch.promote_types(rows_ND.dtype, torch.float32))
     variance_D, mean_D = torch.var_mean(rows_ND, dim=0, correction=0)
     return torch.stack([mean_D, variance_D])
@@ -19,7 +19,10 @@ def _of_rank(rows_ND: Tensor) -> Tensor:
 def _normed(
     input_ND: Tensor, ranks_R2D: Tensor, weight_D: Tensor | None, bias_D: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows normalised over all ranks, and those mean and biased variance: within, then between."""
+    """Normalise rows over all ranks. Return the rows, the global mean and the biased variance.
+
+    The variance is the variance within ranks plus the variance between ranks.
+    """
     means_RD, variances_RD = ranks_R2D.unbind(1)
     mean_D = means_RD.mean(0)
     variance_D = variances_RD.mean(0) + (means_RD - mean_D).square().mean(0)
@@ -30,13 +33,13 @@ def _normed(
 
 
 class GlobalBatchNorm1d(nn.BatchNorm1d):
-    """BatchNorm1d over the rows of all ranks while training; alone, and in eval, just that.
+    """BatchNorm1d over the rows of all ranks in training; plain BatchNorm1d alone and in eval.
 
-    For rows_ND, the same number on each rank. Unlike torch's SyncBatchNorm it runs on a CPU too,
-    so that what is tested there is what trains on GPUs. Statistics are in float32 at least and
-    combined from each rank's mean and variance, not from sums of squares, which cancel. Every rank
-    computes the same bits, so running statistics need no broadcast. The state dict's keys are
-    BatchNorm1d's.
+    Input: rows_ND, the same number of rows on each rank. Unlike torch's SyncBatchNorm, the module
+    also runs on a CPU, so CPU tests cover the code that trains on GPUs. Statistics are in float32
+    at least. They combine each rank's mean and variance; sums of squares would cancel. Every rank
+    computes the same bits, so running statistics need no broadcast. The state dict has the keys of
+    BatchNorm1d.
     """
 
     _of_rank = staticmethod(_of_rank)
@@ -53,13 +56,13 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         return normed_ND
 
     def compile_parts(self) -> None:
-        """Compile what stands before and after the gathering: some forty small kernels else."""
+        """Compile the parts before and after the gather: some forty small kernels otherwise."""
         self._of_rank = torch.compile(_of_rank, dynamic=False)
         self._normed = torch.compile(_normed, dynamic=False)
 
     @torch.no_grad()
     def _track(self, mean_D: Tensor, variance_D: Tensor, rows: int) -> None:
-        """As BatchNorm1d does: the running variance is the unbiased one."""
+        """Update the running statistics as BatchNorm1d does: the running variance is unbiased."""
         if self.running_mean is None or self.running_var is None or self.momentum is None:
             raise NotImplementedError("running statistics as a cumulative average, or none")
         self.running_mean.lerp_(mean_D, self.momentum)

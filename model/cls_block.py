@@ -1,4 +1,4 @@
-"""A transformer block for those who read nothing but its CLS token.
+"""A transformer block that computes only the row of the CLS token.
 
 Shapes: N views, L tokens with CLS first, D width, E = 2 D.
 """
@@ -13,13 +13,13 @@ from accelssl.model.residual import Branch, summed, summed_and_normed
 
 
 def cls_row(block: nn.Module, x_NLD: Tensor, branch: Branch) -> Tensor:
-    """block(x + branch)[:, :1], without what only the other rows need: cls_N1D.
+    """Return cls_N1D, equal to block(x + branch)[:, :1], without work for the other rows.
 
-    branch is what the block before has left to be added (every_row.py). The other tokens give
-    the attention its keys and values, and no more: their queries, their part of the output
-    projection and of the MLP, ten twelfths of the block's matrix products, would be computed
-    forward and backward for nothing. Values and gradients are the block's, to rounding. Blocks that
-    are not timm's plain Block with plain Attention are computed whole.
+    branch is the output of the previous block that is not yet added to x (every_row.py). The other
+    tokens only give the attention keys and values. Their queries, their output projection and their
+    MLP are ten twelfths of the block's matrix products; the function skips them forward and
+    backward. Values and gradients equal the block's, to rounding. Blocks other than timm's plain
+    Block with plain Attention are computed whole.
     """
     if not is_plain(block):
         whole_NLD: Tensor = block(summed(x_NLD, branch))
@@ -33,14 +33,14 @@ def cls_row(block: nn.Module, x_NLD: Tensor, branch: Branch) -> Tensor:
 
 
 def is_plain(block: nn.Module) -> bool:
-    """Whether it is timm's Block with its Attention, and so does what is written out for it."""
+    """Return True if the block is timm's Block with timm's Attention, which cls_row can replace."""
     attention = getattr(block, "attn", None)
     is_timms = type(block) is Block and type(attention) is Attention
     return is_timms and getattr(attention, "gate", None) is None
 
 
 def _attention(attention: Attention, x_NLD: Tensor) -> Tensor:
-    """What the first row gets from all rows."""
+    """Return the attention output of the first row over all rows."""
     n, tokens, _ = x_NLD.shape
     heads, width = attention.num_heads, attention.qkv.out_features // 3
     weight, bias = attention.qkv.weight, attention.qkv.bias
@@ -58,17 +58,19 @@ def _attention(attention: Attention, x_NLD: Tensor) -> Tensor:
 
 
 def has_plain_heads(attention: Attention) -> bool:
-    """Whether nothing but attention stands between its first linear layer and its last."""
+    """Return True if only attention runs between the first and the last linear layer."""
     between = attention.q_norm, attention.k_norm, getattr(attention, "norm", nn.Identity())
     return attention.attn_drop.p == 0 and all(isinstance(m, nn.Identity) for m in between)
 
 
 def attended_by_torch(attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """What it gives its last linear layer, (N, queries, D), of what its first one gave, each of
-    q, k and v as (N, heads, rows, head width)."""
+    """Return torch's attention output, (N, queries, D), the input of the last linear layer.
+
+    q, k and v come from the first linear layer, each as (N, heads, rows, head width).
+    """
     dropped = attention.attn_drop.p if attention.training else 0.0
     q, k = attention.q_norm(q), attention.k_norm(k)
     rows = F.scaled_dot_product_attention(q, k, v, dropout_p=dropped)
     rows = rows.transpose(1, 2).flatten(2)
-    norm = getattr(attention, "norm", None)  # newer releases can have one here
+    norm = getattr(attention, "norm", None)  # newer timm releases can have a norm here
     return norm(rows) if norm else rows

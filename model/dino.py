@@ -1,6 +1,7 @@
-"""DINO: a query guesses which prototypes a slower encoder finds in other crops of the image.
+"""DINO: a query (student) predicts the prototypes that a key encoder (teacher) assigns.
 
-The paper's student is the query here, its teacher the key. Small crops are queries too.
+The key encoder is a moving average and sees other crops of the same image. Small crops are queries
+too.
 
 Shapes: N images on this rank; of each, G large crops that are queries, as many that are keys, and
 S = G + small crops; D width, K prototypes.
@@ -21,14 +22,14 @@ from accelssl.model.vit import Encoder
 
 
 def teacher_temperature(progress: float, start: float, end: float, warmup: float) -> float:
-    """From `start` in a straight line to `end` at progress `warmup`, then `end`."""
+    """Return the linear ramp from `start` to `end` at progress `warmup`, then `end`."""
     if progress >= warmup:
         return end
     return start + (end - start) * progress / warmup
 
 
 def sharpened(logits_GNK: Tensor, centre_K: Tensor, temperature: Tensor) -> Tensor:
-    """log_p_GNK of the keys: softmax of the centred logits over T, in float32 at least."""
+    """Return log_p_GNK of the keys: softmax of the centred logits over T, in float32 at least."""
     with torch.autocast(logits_GNK.device.type, enabled=False):
         return F.log_softmax((_precise(logits_GNK) - centre_K) / temperature, dim=-1)
 
@@ -36,10 +37,11 @@ def sharpened(logits_GNK: Tensor, centre_K: Tensor, temperature: Tensor) -> Tens
 def distillation(
     logits_q_SNK: Tensor, log_p_GNK: Tensor, temperature: float, *, leaves_out_same: bool
 ) -> Tensor:
-    """Cross entropy -sum_K p log softmax(logits / T), the mean over pairs (key, query) and images.
+    """Return the cross entropy -sum_K p log softmax(logits / T), averaged over pairs and images.
 
-    leaves_out_same: query i and key i show the same crop and make no pair (facebookresearch/dino,
-    main_dino.py). In float32 at least. The mean over ranks is that of one process on all images.
+    A pair is (key, query). leaves_out_same: query i and key i show the same crop and make no pair
+    (facebookresearch/dino, main_dino.py). The result is in float32 at least. The mean over ranks
+    equals the mean of one process on all images.
     """
     with torch.autocast(logits_q_SNK.device.type, enabled=False):
         log_q_SNK = F.log_softmax(_precise(logits_q_SNK) / temperature, dim=-1)
@@ -53,24 +55,27 @@ def distillation(
 
 
 def entropy(log_p_GNK: Tensor) -> Tensor:
-    """Of the keys' choice among prototypes, in nats, the mean over keys and images: ln K where they
-    choose all alike, 0 where one is sure. Both, for long, are how DINO collapses."""
+    """Return the entropy of the keys' prototype choice in nats, averaged over keys and images.
+
+    The entropy is ln K for a uniform distribution and 0 for a one-hot distribution. DINO collapses
+    when the entropy stays at either value.
+    """
     return -(log_p_GNK.exp() * log_p_GNK).sum(-1).mean()
 
 
 class Network(nn.Module):
-    """Views to logits: an encoder, features, and a head. Crops of one size pass together."""
+    """An encoder and a head that turn views into logits. Crops of one size pass together."""
 
     def __init__(self, encoder: Encoder, head: PrototypeHead) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
 
     def forward(self, views: Sequence[Tokens]) -> Tensor:
-        """logits_SNK of S views that are alike in size and compression."""
+        """Return logits_SNK of S views of equal size and compression."""
         return self.logits(self.features(views))
 
     def features(self, views: Sequence[Tokens]) -> Tensor:
-        """features_SND."""
+        """Return features_SND."""
         values = torch.cat([view.values_NLV for view in views])
         keep_idx = torch.cat([view.keep_idx_NL for view in views])
         features: Tensor = self.encoder(values, keep_idx, views[0].p, views[0].grid)
@@ -141,7 +146,7 @@ class DINO(Objective):
 
     @property
     def evaluated(self) -> Encoder:
-        """The key's encoder, without head: the paper's teacher."""
+        """Return the key's encoder (the paper's teacher) without head."""
         return self._averaged.encoder
 
     def encoders(self) -> tuple[Encoder, ...]:
@@ -158,7 +163,7 @@ class DINO(Objective):
 
     @property
     def phase(self) -> Hashable:
-        """Whether the prototypes keep still."""
+        """Return True while the prototypes are frozen."""
         return self._is_last_frozen
 
     def set_progress(self, progress: float) -> None:
@@ -169,7 +174,7 @@ class DINO(Objective):
         self._is_last_frozen = progress < self._frozen_last
 
     def forward(self, *views: Tokens) -> Tensor:
-        """The loss of this rank's images; also moves the centre."""
+        """Return the loss of this rank's images and update the centre."""
         queries, small, keys = self._parted(views)
         features = self.query.features(queries)
         self._note_spread(features[0])
@@ -195,7 +200,7 @@ class DINO(Objective):
         self.key.follow(self.query)
 
     def _parted(self, views: Sequence[Tokens]) -> tuple[Sequence[Tokens], ...]:
-        """Queries, small crops, keys."""
+        """Split the views into queries, small crops and keys."""
         if self._is_official:
             return views[:2], views[2:-2], views[-2:]
         return views[:1], views[2:], views[1:2]

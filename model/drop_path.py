@@ -1,4 +1,4 @@
-"""Stochastic depth: while training, a block's branch is left out for some samples.
+"""Stochastic depth: in training, a block's branch is dropped for some samples.
 
 Shapes: N views, L tokens, D width.
 """
@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 
 class DropPath(nn.Module):
-    """branch_NLD -> the same, 0 for a share `rate` of the samples, the others divided by 1 - rate.
+    """A module that zeroes branch_NLD for a share `rate` of the samples.
 
-    Drawn for each sample from torch's global generator (Huang et al., ECCV 2016). As timm's module
-    of this name, but the share is a tensor: compiled blocks of one shape are then one program,
-    although deeper blocks are left out more often.
+    The other samples are divided by 1 - rate. Samples are drawn from torch's global generator
+    (Huang et al., ECCV 2016). timm's DropPath does the same, but here the share is a tensor. So
+    blocks of one shape share one compiled program, although deeper blocks have a higher rate.
     """
 
     kept: Tensor
@@ -30,7 +30,7 @@ class DropPath(nn.Module):
 
 
 def drop_paths(module: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Where timm's blocks have one, of rate 0 (an Identity) or more: as (owner, name)."""
+    """Return the drop-path modules of timm's blocks as (owner, name), also Identity for rate 0."""
     return [
         (owner, name)
         for owner in module.modules()

@@ -1,4 +1,4 @@
-"""The key encoder: an average over the past of the query encoder, not trained itself."""
+"""The key encoder: a moving average of the query encoder, without training of its own."""
 
 import copy
 import math
@@ -9,22 +9,22 @@ from torch import Tensor, nn
 
 
 def momentum_at(progress: float, start: float) -> float:
-    """From `start` at progress 0 to 1 at progress 1, along half a cosine.
+    """Return the momentum: from `start` at progress 0 to 1 at progress 1, along half a cosine.
 
-    1 - (1 - start) (1 + cos(pi progress)) / 2, as MoCo-v3 and DINO schedule it.
+    The formula is 1 - (1 - start) (1 + cos(pi progress)) / 2, the schedule of MoCo-v3 and DINO.
     """
     return 1 - (1 - start) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class MovingAverage(nn.Module):
-    """A copy of a module that follows it: average <- m average + (1 - m) followed.
+    """A moving average of a module: average <- m average + (1 - m) followed.
 
-    m goes from `momentum` to 1 with progress (`set_progress`). Parameters alone are averaged, in
-    their own precision: float32, whatever autocast does. Batch norms have no average of the
-    followed one's statistics but their own, from their own forward passes in training mode, as in
+    m goes from `momentum` to 1 with progress (`set_progress`). Only parameters are averaged, in
+    their own precision: float32, also under autocast. Batch norms do not average statistics of the
+    followed module. They keep statistics of their own forward passes in training mode, as in
     MoCo-v3 (facebookresearch/moco-v3, moco/builder.py). Parameters that are frozen in the followed
-    module are copies already. Nothing here requires a gradient, so that neither the optimiser nor
-    DistributedDataParallel sees it; every rank computes the same.
+    module are copies already. No parameter here requires a gradient, so neither the optimiser nor
+    DistributedDataParallel sees the average. Every rank computes the same values.
     """
 
     share: Tensor
@@ -37,12 +37,12 @@ class MovingAverage(nn.Module):
         self.set_progress(0.0)
 
     def set_progress(self, progress: float) -> None:
-        """Let the next `follow` use the momentum at `progress`, also one in a CUDA graph."""
+        """Set the momentum at `progress` for the next `follow`, also inside a CUDA graph."""
         self.share.fill_(1 - momentum_at(progress, self.momentum))
 
     @torch.no_grad()
     def follow(self, followed: nn.Module) -> None:
-        """One step towards the parameters of `followed` as they are now."""
+        """Move the average one step towards the current parameters of `followed`."""
         pairs = zip(self.average.parameters(), followed.parameters(), strict=True)
         for average, current in pairs:
             if current.requires_grad:

@@ -1,8 +1,9 @@
-"""A transformer block whose attention is made for few tokens, and whose norms, with the sums before
-them, and GELU are one pass each way.
+"""A transformer block with attention for short sequences and fused norms and GELU.
 
-Shapes: N views, L tokens with CLS first, D width, C that of what a block's projection puts out: 3 D
-for attention, that of the hidden layer for the MLP.
+Each norm, with the sum before the norm, is one pass forward and one backward; so is GELU.
+
+Shapes: N views, L tokens with CLS first, D width, C the output width of a block's projection: 3 D
+for attention, the hidden layer's width for the MLP.
 """
 
 from collections.abc import Sequence
@@ -31,13 +32,13 @@ from accelssl.model.residual import (
 
 
 def every_row(block: nn.Module, x_NLD: Tensor, branch: Branch) -> tuple[Tensor, Branch]:
-    """block(x_NLD + branch) as a new x_NLD and branch, yet to be added to it.
+    """Return block(x_NLD + branch) as a new x_NLD and a new branch that is not yet added.
 
-    The branch is what the block before has computed last. Compiled, a sum at a block's end would be
-    a pass of its own each way; at the next one's beginning it is part of the pass that norms x.
-    add_norm, short_attention and gelu stand in the place of the block's own where those fit. Values
-    and gradients are the block's, to rounding. Blocks that are not timm's plain Block with plain
-    Attention run as they are, and leave zeros to add.
+    The branch is the last output of the previous block. In compiled code, a sum at a block's end is
+    a separate pass forward and backward. At the start of the next block, the sum is part of the
+    pass that normalises x. add_norm, short_attention and gelu replace the block's own operations
+    where they fit. Values and gradients equal the block's, to rounding. Blocks other than timm's
+    plain Block with plain Attention run unchanged and return a branch of zeros.
     """
     if not is_plain(block):
         return block(summed(x_NLD, branch)), Branch(torch.zeros_like(branch.rows_NLD))
@@ -50,11 +51,12 @@ def every_row(block: nn.Module, x_NLD: Tensor, branch: Branch) -> tuple[Tensor, 
 
 
 def no_branch(block: nn.Module, x_NLD: Tensor) -> Branch:
-    """Zeros for the first block to add: in all but their values what `block` leaves to the next.
+    """Return a branch of zeros for the first block, otherwise like the branch that `block` returns.
 
-    So the first block is the same program as the others, compiled once for all, which is worth the
-    pass more. They take their dtype, and a gradient wherever theirs have one, though nobody reads
-    it: else it would be another program.
+    So the first block shares one compiled program with the others, which saves more than the extra
+    pass costs. The zeros have the dtype of the other branches and require a gradient where those
+    branches do, although nothing reads the gradient. Otherwise torch would compile a second
+    program.
     """
     is_scaled = not isinstance(getattr(block, "ls2", None), nn.Identity)  # by weights in x's dtype
     dtype = x_NLD.dtype if is_scaled else dtype_of_products(x_NLD)
@@ -76,7 +78,7 @@ def _zeros_as_bias(block: nn.Module, x_NLD: Tensor) -> Tensor | None:
 
 
 def _leaves_biases(block: Block, x_NLD: Tensor) -> bool:
-    """Whether it and the next of its kind add biases in the pass that norms x."""
+    """Return True if the block and the next block add biases in the pass that normalises x."""
     return has_own_norm(block.norm1, x_NLD) and has_own_norm(block.norm2, x_NLD)
 
 
@@ -93,7 +95,7 @@ def _attended(
 
 
 def _before_projection(attention: Attention, x_NLD: Tensor) -> Tensor:
-    """What it gives its last linear layer, with torch's attention."""
+    """Return the input of the attention's last linear layer, computed with torch's attention."""
     n, tokens, _ = x_NLD.shape
     qkv = attention.qkv(x_NLD).view(n, tokens, 3, attention.num_heads, -1)
     q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -118,12 +120,12 @@ def _activated(mlp: Mlp, x_NLD: Tensor) -> Tensor:
         a_NLC: Tensor = mlp.act(mlp.fc1(x_NLD))
         return a_NLC
     assert isinstance(mlp.fc1, nn.Linear)
-    bias_C = mlp.fc1.bias  # whose gradient is gelu's to give
+    bias_C = mlp.fc1.bias  # gelu computes the gradient of this bias
     return gelu(F.linear(x_NLD, mlp.fc1.weight, bias_C.detach()), bias_C)
 
 
 def _has_plain_gelu(mlp: Mlp) -> bool:
-    """Whether its first layer has a bias, and its activation is GELU without a tanh."""
+    """Return True if the MLP's first layer has a bias and the activation is GELU without tanh."""
     if type(mlp.fc1) is not nn.Linear or mlp.fc1.bias is None:
         return False
     return type(mlp.act) is nn.GELU and mlp.act.approximate == "none"

@@ -1,10 +1,11 @@
-"""Rows of all ranks: what losses and batch norms over the global batch need.
+"""Rows of all ranks for losses and batch norms over the global batch.
 
-Every rank holds the same number of rows, as the loader gives them. The gradient convention is that
-of DistributedDataParallel, which averages over ranks: let each rank's loss be the mean over its own
-rows; then the backward pass sums what every rank's loss says about a row, and the average of the
-parameters' gradients is the gradient of the global mean. Collectives only, on tensors of fixed
-shape: nothing waits for the device, so a CUDA graph can hold them.
+Every rank holds the same number of rows, because the loader gives every rank equally many. The
+gradient convention is that of DistributedDataParallel, which averages over ranks: each rank's loss
+is the mean over its own rows. The backward pass sums the gradients of every rank's loss by a row.
+So the average of the parameters' gradients is the gradient of the global mean. The module uses
+only collectives on tensors of fixed shape: nothing waits for the device, so a CUDA graph can hold
+the collectives.
 
 Shapes: N rows on this rank, M = N x ranks rows in all, any dimensions (...) after.
 """
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# Names until torch 2.13, which newer releases warn about.
+# torch uses the second name until 2.13; newer releases warn about the second name.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
@@ -25,7 +26,7 @@ _is_alone = False
 
 
 def world_size() -> int:
-    """How many ranks train together: 1 without a process group, and while `alone`."""
+    """Return the number of ranks; 1 without a process group or inside `alone()`."""
     if _is_alone or not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size()
@@ -33,7 +34,7 @@ def world_size() -> int:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """In the block this rank computes for itself, as one process does: nothing is gathered."""
+    """Make this rank compute as a single process inside the block: gather nothing."""
     global _is_alone
     before, _is_alone = _is_alone, True
     try:
@@ -43,14 +44,14 @@ def alone() -> Iterator[None]:
 
 
 def rank() -> int:
-    """Which of them this is, from 0."""
+    """Return the number of this rank, from 0."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def gather(rows: Tensor) -> Tensor:
-    """rows_M... of all ranks in order of rank, from this rank's rows_N...; alone, the rows as is.
+    """Return rows_M... of all ranks in rank order; alone, return rows_N... unchanged.
 
-    Its backward pass gives every rank the sum over ranks of the gradients of its own rows.
+    The backward pass gives every rank the sum over ranks of the gradients of its own rows.
     """
     if world_size() == 1:
         return rows
@@ -59,7 +60,7 @@ def gather(rows: Tensor) -> Tensor:
 
 
 def gather_detached(rows: Tensor) -> Tensor:
-    """The same without gradient: rows_M... that are constants to every rank's loss."""
+    """Return rows_M... of all ranks without gradient: constants to every rank's loss."""
     return rows.detach() if world_size() == 1 else _gathered(rows.detach())
 
 

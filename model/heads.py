@@ -14,7 +14,7 @@ from accelssl.model.batch_norm import GlobalBatchNorm1d
 
 
 def normalised(z_NE: Tensor) -> Tensor:
-    """Rows of length 1, in float32 at least."""
+    """Return the rows scaled to length 1, in float32 at least."""
     return F.normalize(z_NE.to(torch.promote_types(z_NE.dtype, torch.float32)), dim=1)
 
 
@@ -45,10 +45,10 @@ class ProjectionHead(nn.Module):
 
 
 def moco_head(layers: int, width: int, hidden: int, out: int) -> nn.Sequential:
-    """MoCo-v3's head for ViTs: linear layers without bias, each followed by batch norm.
+    """Return MoCo-v3's head for ViTs: linear layers without bias, each followed by batch norm.
 
     rows of `width` -> hidden (layers - 1 times, with ReLU) -> z_NE, E = `out`; the last norm has
-    neither scale nor shift. Weights start as torch starts them (facebookresearch/moco-v3,
+    neither scale nor shift. Weights keep torch's initial values (facebookresearch/moco-v3,
     moco/builder.py).
     """
     sides = [width] + [hidden] * (layers - 1)
@@ -60,10 +60,11 @@ def moco_head(layers: int, width: int, hidden: int, out: int) -> nn.Sequential:
 class PrototypeHead(nn.Module):
     """DINO's head: features_ND -> hidden -> hidden -> z_NE -> logits_NK, E = `bottleneck`.
 
-    GELU between, no batch norm; z is normalised and meets K prototypes, rows of a layer without
-    bias that are normalised too and whose lengths are 1 and not trained. Logits are cosines.
-    Weights are truncated normals of deviation .02, biases 0, prototypes as torch starts a layer
-    (facebookresearch/dino, vision_transformer.py).
+    GELU runs between the layers; there is no batch norm. The head normalises z and multiplies z by
+    K prototypes. Prototypes are the rows of a layer without bias, normalised too; their lengths are
+    1 and not trained. Logits are cosines. Weights are truncated normals of deviation .02, biases 0,
+    prototypes have torch's initial values of a layer (facebookresearch/dino,
+    vision_transformer.py).
     """
 
     def __init__(self, width: int, hidden: int, bottleneck: int, prototypes: int) -> None:

@@ -18,12 +18,13 @@ from accelssl.model.vit import Encoder
 def contrast(
     z_q_NE: Tensor, z_k_NE: Tensor, temperature: float, bank_BE: Tensor | None = None
 ) -> Tensor:
-    """Cross entropy of each query over the keys of all ranks, times 2T, in float32 at least.
+    """Return queries' cross entropy over the keys of all ranks, times 2T, in float32 at least.
 
-    The mean over this rank's N queries: query i is to pick key i of its own rank among M by cosine
-    similarity over T (Chen et al., ICCV 2021, algorithm 1; facebookresearch/moco-v3,
-    moco/builder.py). Keys get no gradient. The mean over ranks, of loss and gradients, is that of
-    one process on all images. bank_BE, normalised, are keys of further images.
+    The result is the mean over this rank's N queries. The target of query i is key i of its own
+    rank among M keys, by cosine similarity over T (Chen et al., ICCV 2021, algorithm 1;
+    facebookresearch/moco-v3, moco/builder.py). Keys get no gradient. The mean over ranks, of loss
+    and gradients, equals that of one process on all images. bank_BE: normalised keys of further
+    images.
     """
     with torch.autocast(z_q_NE.device.type, enabled=False):
         q_NE = normalised(z_q_NE)
@@ -35,7 +36,7 @@ def contrast(
 
 
 class Branch(nn.Module):
-    """Tokens to z_NE: an encoder, features_ND, and a projector of three layers."""
+    """An encoder, features_ND, and a projector of three layers, from tokens to z_NE."""
 
     def __init__(self, encoder: Encoder, projector: nn.Module) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class MoCo(Objective):
 
     @property
     def evaluated(self) -> Encoder:
-        """The query's encoder, without head."""
+        """Return the query's encoder, without head."""
         return self.query.encoder
 
     def encoders(self) -> tuple[Encoder, ...]:
@@ -105,7 +106,7 @@ class MoCo(Objective):
         self.key.set_progress(progress)
 
     def forward(self, *views: Tokens) -> Tensor:
-        """The loss of this rank's images: queries first, then as many keys."""
+        """Return the loss of this rank's images. The views are queries first, then as many keys."""
         queries, keys = views[: len(views) // 2], views[len(views) // 2 :]
         features = [self.query.features(view) for view in queries]
         self._note_spread(features[0])
@@ -121,5 +122,5 @@ class MoCo(Objective):
         return torch.stack(terms).sum()
 
     def negatives(self, *views: Tokens) -> tuple[Tensor, ...]:
-        """Keys of these images, in the order of the queries that are to meet them."""
+        """Return keys of these images, in the order of the queries that they are compared with."""
         return tuple(normalised(self.key(view)) for view in reversed(views[len(views) // 2 :]))

@@ -1,4 +1,4 @@
-"""What every method is to a run: a module that turns a batch's views into a loss."""
+"""The interface of every method: a module that turns a batch's views into a loss."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
@@ -12,17 +12,17 @@ from accelssl.model.vit import Encoder
 
 
 class Objective(nn.Module, ABC):
-    """`objective(*views)` is the loss of this rank's images: a scalar, float32 at least.
+    """A method's loss: `objective(*views)` is a scalar over this rank's images, float32 at least.
 
     A step may be captured as a CUDA graph and replayed. So forward waits for nothing, does the same
-    whatever the data, and reads no Python number that changes, but for `phase`: what changes with
-    progress lies in tensors on the device, which `set_progress` fills before the step. They are no
-    part of the state, being functions of progress.
+    for any data, and reads no changing Python number except `phase`. Values that change with
+    progress are tensors on the device; `set_progress` fills them before the step. The state leaves
+    them out, because they are functions of progress.
 
     A step is: set_progress, forward, backward, `after_backward`, the optimiser, `after_step`.
 
-    bank: for each term of the loss rows that are negatives too, beside the batch's own, as
-    `negatives` gave them for other images. None in training.
+    bank: further negatives for each term of the loss, beside the batch's own, as `negatives`
+    returned them for other images. None in training.
     """
 
     spread: Tensor
@@ -37,11 +37,11 @@ class Objective(nn.Module, ABC):
     @property
     @abstractmethod
     def evaluated(self) -> Encoder:
-        """The encoder whose features are evaluated."""
+        """Return the encoder whose features are evaluated."""
 
     @abstractmethod
     def encoders(self) -> tuple[Encoder, ...]:
-        """The encoders that a step runs."""
+        """Return the encoders that a step runs."""
 
     @abstractmethod
     def heads(self) -> tuple[nn.Module, ...]:
@@ -49,41 +49,47 @@ class Objective(nn.Module, ABC):
 
     @property
     def phase(self) -> Hashable:
-        """What of a step's course depends on progress: a graph of it is good for one phase."""
+        """Return the phase of the training step. A CUDA graph of a step is valid for one phase."""
         return None
 
     @property
     def is_one_pass(self) -> bool:
-        """Whether forward takes each trained linear layer's weight for one product, and for nothing
-        else: rounded before that, it then gives the same."""
+        """Return True if forward uses each trained linear layer's weight in exactly one product.
+
+        The weights can then be rounded before forward without a change of the result.
+        """
         return False
 
     def compile_head(self) -> None:
-        """Compile what follows the encoders: many small kernels else. On one rank."""
+        """Compile the modules after the encoders: many small kernels otherwise. One rank only."""
         self._spread_of = torch.compile(spread_of, dynamic=False)
 
     def set_progress(self, progress: float) -> None:
         """Prepare the next steps, at `progress` (0 to 1) of the budget, on the current stream."""
 
     def negatives(self, *views: Tokens) -> tuple[Tensor, ...]:
-        """bank_BE for each term of the loss: what these views are to those of other images.
-        Nothing, in a method without negatives."""
+        """Return bank_BE for each term of the loss: these views as negatives of other images.
+
+        A method without negatives returns nothing.
+        """
         return ()
 
     def after_backward(self) -> None:
-        """Gradients are there, averaged over ranks, and not used yet."""
+        """Run after backward: gradients are averaged over ranks and not used yet."""
 
     def after_step(self) -> None:
-        """The parameters have been updated."""
+        """Run after the optimiser has updated the parameters."""
 
     @property
     def noted(self) -> dict[str, Tensor]:
-        """What the last forward pass had to tell of this rank's images beside the loss: scalars on
-        the device, always the same ones. "spread" is that of its features: see `spread_of`."""
+        """Return further scalars of the last forward pass on this rank's images, on the device.
+
+        The names are always the same. "spread" is the spread of the features: see `spread_of`.
+        """
         return {name: self.get_buffer(name) for name in self._noted_names}
 
     def _notes(self, name: str, at_first: float) -> None:
-        """Let there be a scalar `name` in `noted`."""
+        """Register a scalar `name` in `noted`."""
         self.register_buffer(name, torch.tensor(at_first), persistent=False)
         self._noted_names.append(name)
 
@@ -96,11 +102,11 @@ class Objective(nn.Module, ABC):
 
 
 def spread_of(features_ND: Tensor) -> Tensor:
-    """Standard deviation of the normalised features over a batch, a scalar on their device.
+    """Return the standard deviation of the normalised features over a batch, on their device.
 
-    The root of the variances' sum over D: 1 where the features of images point anywhere, 0 where
-    they are all the same, which is how self-supervision fails (collapse). Two images have a cosine
-    of 1 - spread^2 on average. Float32 at least.
+    The value is the root of the variances' sum over D: 1 for features in random directions, 0 for
+    equal features, the failure of self-supervision named collapse. Two images have a cosine of
+    1 - spread^2 on average. The scalar is in float32 at least.
     """
     with torch.autocast(features_ND.device.type, enabled=False):
         dtype = torch.promote_types(features_ND.dtype, torch.float32)

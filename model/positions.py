@@ -18,7 +18,7 @@ BICUBIC = -0.75  # the free parameter of the cubic kernel, as torch and DINO hav
 
 
 def positions(grid: int, p: int, width: int) -> Tensor:
-    """table_SD, float32, D = width (a multiple of 4).
+    """Return table_SD, float32, D = width (a multiple of 4).
 
     Channels are [sin row, cos row, sin column, cos column], as in the fixed positions of MoCo-v3
     (Chen et al., ICCV 2021), whose first half runs over rows.
@@ -36,16 +36,16 @@ def positions(grid: int, p: int, width: int) -> Tensor:
 
 @cache
 def positions_on(grid: int, p: int, width: int, device: torch.device) -> Tensor:
-    """`positions`, computed once for each device."""
+    """Return `positions`, computed once for each device."""
     return positions(grid, p, width).to(device)
 
 
 def resampled(table_SD: Tensor, grid: int) -> Tensor:
-    """A learned table stretched to another grid, bicubically and with gradient: table_SD.
+    """Return table_SD: a learned table resampled to another grid, bicubically and with gradient.
 
-    As F.interpolate does it, and so DINO and timm, but by products of matrices, whose gradient is
-    the same in every run. Where the grids are the same it is the table itself. In the table's
-    precision whatever autocast does.
+    The result is that of F.interpolate, which DINO and timm use. Matrix products replace
+    F.interpolate here, because their gradient is the same in every run. For equal grids the result
+    is the table itself. The precision is the table's, also under autocast.
     """
     side = round(len(table_SD) ** 0.5)
     if grid == side:
@@ -58,7 +58,7 @@ def resampled(table_SD: Tensor, grid: int) -> Tensor:
 
 @cache
 def _bicubic_on(side: int, grid: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(grid, side): what each of `side` values weighs at each of the `grid` places of an axis."""
+    """Return (grid, side): the weight of each of `side` values at each `grid` place of an axis."""
     place = (torch.arange(grid, dtype=torch.float64) + 0.5) * (side / grid) - 0.5
     first = place.floor()
     weights = torch.zeros(grid, side, dtype=torch.float64)

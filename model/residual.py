@@ -1,6 +1,6 @@
-"""What a block leaves to be added to its rows, and the sum and norm at the next one's beginning.
+"""The pending branch of a block, and the sum and norm at the start of the next block.
 
-Shapes: N views, L tokens with CLS, D width, C that of a linear layer's input.
+Shapes: N views, L tokens with CLS, D width, C the input width of a linear layer.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,24 @@ from accelssl.model.ops.add_norm import add_norm, fits
 
 
 class Branch(NamedTuple):
-    """rows_NLD + bias_D, yet to be added. The bias is that of the linear layer that put out the
-    rows, where who adds it gives it its gradient; None where the rows have theirs."""
+    """A branch output, rows_NLD + bias_D, that is not yet added to x.
+
+    bias_D is the bias of the linear layer that computed the rows, if the code that adds the bias
+    also computes its gradient. bias_D is None if the rows already include the bias.
+    """
 
     rows_NLD: Tensor
     bias_D: Tensor | None = None
 
 
 def summed(x_NLD: Tensor, branch: Branch) -> Tensor:
-    """x_NLD, the branch added."""
+    """Return x_NLD with the branch added."""
     x_NLD = x_NLD + branch.rows_NLD
     return x_NLD if branch.bias_D is None else x_NLD + branch.bias_D
 
 
 def summed_and_normed(norm: nn.Module, x_NLD: Tensor, branch: Branch) -> tuple[Tensor, Tensor]:
-    """x_NLD, the branch added, and norm(x_NLD): in one pass where add_norm fits."""
+    """Return x_NLD with the branch added, and norm(x_NLD); one pass where add_norm fits."""
     products = dtype_of_products(x_NLD)
     if has_own_norm(norm, x_NLD) and branch.rows_NLD.dtype == products:
         assert isinstance(norm, nn.LayerNorm)
@@ -39,7 +42,7 @@ def summed_and_normed(norm: nn.Module, x_NLD: Tensor, branch: Branch) -> tuple[T
 
 
 def has_own_norm(norm: nn.Module, x_NLD: Tensor) -> bool:
-    """Whether add_norm fits such a stream and stands for `norm`, torch's or timm's plain one."""
+    """Return True if add_norm fits the stream and replaces `norm`, torch's or timm's plain one."""
     if type(norm) not in (nn.LayerNorm, LayerNorm) or getattr(norm, "_fast_norm", False):
         return False
     assert isinstance(norm, nn.LayerNorm)
@@ -53,8 +56,10 @@ def has_own_norm(norm: nn.Module, x_NLD: Tensor) -> bool:
 def projected(
     linear: nn.Module, rows_NLC: Tensor, then: Sequence[nn.Module], leaves_bias: bool
 ) -> Branch:
-    """The linear layer's output, passed through the modules after it, its bias left if it may be
-    and those do nothing."""
+    """Return the linear layer's output, passed through the modules after the layer.
+
+    The bias stays separate if the caller allows this and the modules do nothing.
+    """
     if leaves_bias and can_leave_bias(linear, then):
         assert isinstance(linear, nn.Linear)
         return Branch(F.linear(rows_NLC, linear.weight), linear.bias)
@@ -62,13 +67,13 @@ def projected(
 
 
 def can_leave_bias(linear: nn.Module, then: Sequence[nn.Module]) -> bool:
-    """Whether it has a bias, and the modules after it do nothing."""
+    """Return True if the layer has a bias and the modules after the layer do nothing."""
     has_bias = type(linear) is nn.Linear and linear.bias is not None
     return has_bias and all(map(_does_nothing, then))
 
 
 def passed(rows_NLD: Tensor, modules: Sequence[nn.Module]) -> Tensor:
-    """The rows, passed through the modules in turn."""
+    """Return the rows, passed through the modules in turn."""
     for module in modules:
         rows_NLD = module(rows_NLD)
     return rows_NLD

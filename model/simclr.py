@@ -18,12 +18,13 @@ from accelssl.model.vit import Encoder
 def nt_xent(
     z_q_NE: Tensor, z_k_NE: Tensor, temperature: float, bank_BE: Tensor | None = None
 ) -> Tensor:
-    """Normalised-temperature cross entropy, mean over this rank's 2N views, in float32 at least.
+    """Return the normalised-temperature cross entropy, mean over this rank's 2N views.
 
-    Each view is to pick its partner among the other 2M - 1 views of all ranks by cosine
-    similarity; itself is excluded (Chen et al., ICML 2020, equation 1; google-research/simclr,
-    objective.py). The mean over ranks, of loss and gradients, is that of one process on all images.
-    bank_BE, normalised, are views of further images.
+    Each view has to pick its partner among the other 2M - 1 views of all ranks by cosine
+    similarity; the view itself is excluded (Chen et al., ICML 2020, equation 1;
+    google-research/simclr, objective.py). The result is in float32 at least. The mean over ranks,
+    of loss and gradients, equals that of one process on all images. bank_BE: normalised views of
+    further images.
     """
     with torch.autocast(z_q_NE.device.type, enabled=False):
         z = normalised(torch.cat([z_q_NE, z_k_NE]))
@@ -80,7 +81,7 @@ class SimCLR(Objective):
         self._loss_of = torch.compile(_loss_of, dynamic=False)
 
     def forward(self, query: Tokens, key: Tokens) -> Tensor:
-        """The loss of this rank's pairs. Both views have the same p and the same keep."""
+        """Return the loss of this rank's pairs. Both views have the same p and the same keep."""
         features_2ND = self._features(query, key)
         self._note_spread(features_2ND)
         return self._loss_of(self.head, features_2ND, self.temperature, *self.bank)

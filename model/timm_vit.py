@@ -1,4 +1,4 @@
-"""timm's models that tokens can be fed to, by name, and what to use where a name is not one."""
+"""timm models that accept tokens, by name, and suggestions for unknown names."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -18,10 +18,11 @@ _LIKE, _TRIED, _SHOWN = 0.3, 12, 3
 
 
 def create_vit(name: str, drop_path: float = 0.0) -> VisionTransformer:
-    """timm's VisionTransformer `name` without classifier, drop_path its last block's rate.
+    """Return timm's VisionTransformer `name` without classifier.
 
-    UserError for a name timm does not know, and for a model that is no VisionTransformer for 224 px
-    with patches of 16, positions, and a normed CLS token as its feature.
+    drop_path is the rate of the last block. Raise UserError for a name unknown to timm, and for a
+    model other than a VisionTransformer for 224 px with patches of 16, positions, and a normed CLS
+    token as its feature.
     """
     if not timm.is_model(name):
         raise UserError(f"timm has no model named {name!r}.", _remedy(name))
@@ -59,13 +60,13 @@ def _remedy(name: str) -> str:
 
 
 def _alike(name: str) -> Iterator[str]:
-    """Names like `name` whose models would be taken: made without memory to find out."""
+    """Return accepted model names like `name`. The test creates each model without memory."""
     names = timm.list_models(f"*patch{BASE_SIDE}*_{_SIZE}*")
     for other in get_close_matches(name, names, _TRIED, _LIKE):
         try:
             with torch.device("meta"):
                 model = timm.create_model(other, num_classes=0)
-        except Exception:  # what cannot be made so is not suggested
+        except Exception:  # do not suggest models that fail here
             continue
         if other != name and _takes_tokens(model):
             yield other

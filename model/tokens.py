@@ -1,4 +1,4 @@
-"""What a model takes: one compressed view, as tensors and integers."""
+"""The input of a model: one compressed view, as tensors and integers."""
 
 from typing import Protocol
 
@@ -6,7 +6,10 @@ from torch import Tensor
 
 
 class Tokens(Protocol):
-    """values_NLV, V = 768; keep_idx_NL: the tokens' places among grid x grid patches of side p."""
+    """Tokens of one view: values_NLV, V = 768, and keep_idx_NL.
+
+    keep_idx_NL gives the tokens' places among grid x grid patches of side p.
+    """
 
     @property
     def values_NLV(self) -> Tensor: ...

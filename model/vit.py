@@ -1,4 +1,4 @@
-"""A timm VisionTransformer fed by tokens.
+"""A timm VisionTransformer with tokens as input.
 
 Shapes: N views, L kept patches, P tokens before them (CLS first), S patches in the grid, V = 768
 values a token, D width.
@@ -21,17 +21,18 @@ from accelssl.model.timm_vit import create_vit
 
 
 class Encoder(nn.Module):
-    """`vit`, a timm VisionTransformer whose state dict stays timm's, from tokens to CLS features.
+    """An encoder from tokens to CLS features around `vit`, a timm VisionTransformer.
 
-    Built for 224 px: vit.pos_embed holds the positions of 14 x 14 patches, so that timm's own
-    forward agrees at p = 16. Positions are fixed sin-cos, for other grids taken at scaled
-    coordinates (positions.py), and weights start as in MoCo-v3's ViTs; with learns_positions they
-    are a trained table, for other grids stretched, and weights start as in DINO's. The patch
-    projection stays frozen at its random start unless freeze_patch_embed is False (Chen et al.,
-    ICCV 2021, section 4). drop_path is the last block's rate of stochastic depth, the others'
-    rising to it from 0.
+    The state dict is timm's. The encoder is built for 224 px: vit.pos_embed holds the positions of
+    14 x 14 patches, so timm's own forward agrees at p = 16. Positions are fixed sin-cos, taken at
+    scaled coordinates for other grids (positions.py), and weights start as in MoCo-v3's ViTs. With
+    learns_positions, positions are a trained table, stretched for other grids, and weights start
+    as in DINO's ViTs. The patch projection stays frozen at its random start unless
+    freeze_patch_embed is False (Chen et al., ICCV 2021, section 4). drop_path is the last block's
+    rate of stochastic depth; the rates of the other blocks rise to this rate from 0.
 
-    Raises UserError for a name timm does not know or a model that cannot be fed so: see timm_vit.
+    The constructor raises UserError for a name unknown to timm or an unsupported model: see
+    timm_vit.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Encoder(nn.Module):
         self.vit.patch_embed.proj.requires_grad_(not freeze_patch_embed)
 
     def forward(self, values_NLV: Tensor, keep_idx_NL: Tensor, p: int, grid: int) -> Tensor:
-        """features_ND: the CLS token after the final norm.
+        """Return features_ND: the CLS token after the final norm.
 
         keep_idx_NL gives each token's place among the grid x grid patches of side p.
         """
@@ -77,28 +78,32 @@ class Encoder(nn.Module):
         return features_ND
 
     def _learned_positions(self) -> tuple[Tensor, Tensor]:
-        """vit.pos_embed in parts: of the tokens before the patches, where it has those, and the
-        table of the patches."""
+        """Return vit.pos_embed in two parts: prefix tokens and patches.
+
+        The part of the prefix tokens exists if pos_embed covers those tokens.
+        """
         table = _parameter(self.vit.pos_embed)[0]
         before = len(table) - self.vit.patch_embed.num_patches
         return table[:before], table[before:]
 
     def leave_out_drop_path(self) -> None:
-        """From now on every sample passes through every block, in training mode too."""
+        """Disable stochastic depth in training mode too: every sample passes every block."""
         for owner, name in drop_paths(self.vit):
             setattr(owner, name, nn.Identity())
 
     def compile_blocks(self) -> None:
-        """Compile the blocks, each number of tokens by itself; one compilation serves all but the
-        last. And what gives tokens their places, but for learned positions: compiled, those would
-        sum their gradient in an order that changes from run to run."""
+        """Compile the blocks, each number of tokens separately.
+
+        One compilation serves all blocks but the last. Fixed positions are compiled too. Learned
+        positions are not: compiled code sums their gradient in an order that changes between runs.
+        """
         self._every_row = torch.compile(every_row, dynamic=False)
         self._cls_row = torch.compile(cls_row, dynamic=False)
         self._placed = torch.compile(_placed, dynamic=False)
 
 
 def _placed(x_NLD: Tensor, table_SD: Tensor, keep_idx_NL: Tensor, prefix_1PD: Tensor) -> Tensor:
-    """The tokens before the patches, then the patches, each with its place: (N, P + L, D)."""
+    """Return the prefix tokens, then the patches, all with positions added: (N, P + L, D)."""
     return _after(prefix_1PD, x_NLD + table_SD[keep_idx_NL])
 
 
@@ -117,8 +122,11 @@ def _create(name: str, drop_path: float) -> VisionTransformer:
 
 @torch.no_grad()
 def _start_as_dino(vit: VisionTransformer) -> None:
-    """Truncated normals of deviation .02, biases 0 (facebookresearch/dino, vision_transformer.py,
-    whose patch projection starts uniform with nearly this deviation)."""
+    """Initialise as DINO: truncated normals of deviation .02, biases 0.
+
+    Source: facebookresearch/dino, vision_transformer.py, whose patch projection starts uniform
+    with nearly this deviation.
+    """
     kernel = vit.patch_embed.proj
     for module in [m for m in vit.modules() if isinstance(m, nn.Linear)] + [kernel]:
         nn.init.trunc_normal_(module.weight, std=0.02)
@@ -152,6 +160,6 @@ def _start_as_moco(vit: VisionTransformer) -> None:
 
 
 def _parameter(found: nn.Parameter | None) -> nn.Parameter:
-    """What _create has made sure of."""
+    """Return a parameter whose presence _create has checked."""
     assert found is not None
     return found

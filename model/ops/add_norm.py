@@ -42,8 +42,10 @@ def add_norm(
     bias_D: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """sum_NLD and normed_NLD of the contract above, with gradients. ValueError where shapes break
-    it."""
+    """Return sum_NLD and normed_NLD of the contract above, with gradients.
+
+    Raise ValueError for shapes that break the contract.
+    """
     if branch_NLD.shape != x_NLD.shape:
         raise ValueError(
             f"the branch is {tuple(branch_NLD.shape)} and x {tuple(x_NLD.shape)}: need one shape."
@@ -63,8 +65,10 @@ def add_norm(
 
 
 def fits(width: int, device: torch.device, x_dtype: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether the kernel is there, and at its speed, for a stream of x_dtype and branches of
-    `dtype`: on a GPU, if switched on, and where rows begin at 16 bytes."""
+    """Return True if the fast kernel runs for a stream of x_dtype and branches of `dtype`.
+
+    The kernel needs a GPU, the switch on, and rows that begin at multiples of 16 bytes.
+    """
     return (
         device.type == "cuda"
         and _HAS_TRITON
@@ -94,7 +98,7 @@ def _add_norm(
     bias_D: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """sum_NLD, normed_NLD and, for the way back, stats_2R: mean and 1 / deviation of each row."""
+    """Return sum_NLD, normed_NLD and stats_2R for backward: mean and 1 / deviation by row."""
     branch_bias_D = None if branch_bias_D is None else branch_bias_D.contiguous()
     rows = x_NLD.contiguous(), branch_NLD.contiguous()
     norm = weight_D.contiguous(), bias_D.contiguous()
@@ -124,7 +128,7 @@ def _(
 def _add_norm_backward(
     of_sum_NLD: Tensor, of_normed_NLD: Tensor, sum_NLD: Tensor, stats_2R: Tensor, weight_D: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by x and branch, and sums_3D: those by weight, bias and branch bias."""
+    """Return gradients by x and branch, and sums_3D: those by weight, bias and branch bias."""
     tensors = of_sum_NLD, of_normed_NLD, sum_NLD, stats_2R, weight_D
     inputs = tuple(x.contiguous() for x in tensors)
     if _has_kernel(sum_NLD, of_normed_NLD):
@@ -152,7 +156,7 @@ def definition(
     bias_D: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The contract in torch: the path without a GPU, and what the kernel is held to."""
+    """Compute the contract in torch: the path without a GPU and the reference for the kernel."""
     wide = _wide(x_NLD)
     branch = branch_NLD.to(wide)
     total = x_NLD.to(wide) + (branch if branch_bias_D is None else branch + branch_bias_D)
@@ -167,7 +171,7 @@ def definition(
 def definition_backward(
     of_sum_NLD: Tensor, of_normed_NLD: Tensor, sum_NLD: Tensor, stats_2R: Tensor, weight_D: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of the loss by x and branch, given those by sum and normed, and sums_3D."""
+    """Return the gradients by x and branch, given the gradients by sum and normed, and sums_3D."""
     wide = _wide(sum_NLD)
     mean, rstd = stats_2R.view(2, *sum_NLD.shape[:-1], 1).unbind(0)
     x_hat, grad = (sum_NLD.to(wide) - mean) * rstd, of_normed_NLD.to(wide)

@@ -95,8 +95,10 @@ def add_norm_backward(
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """A program's sums over its rows, for weight, bias and branch bias, are its part of
-    parts_G3D."""
+    """Compute gradients; write each program's sums over its rows to its part of parts_G3D.
+
+    The sums are the gradients by weight, bias and branch bias.
+    """
     columns = tl.arange(0, BLOCK)
     is_column = columns < WIDTH
     weight = tl.load(weight_ptr + columns, mask=is_column, other=0.0).to(tl.float32)[None, :]
@@ -142,7 +144,7 @@ def forward(
     bias_D: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """sum_NLD, normed_NLD and stats_2R of contiguous tensors, on their device."""
+    """Return sum_NLD, normed_NLD and stats_2R of contiguous tensors, on their device."""
     rows, width = _shape(x_NLD)
     sum_NLD, normed_NLD = torch.empty_like(x_NLD), torch.empty_like(branch_NLD)
     stats_2R = x_NLD.new_empty((2, rows))
@@ -170,7 +172,7 @@ def forward(
 def backward(
     of_sum_NLD: Tensor, of_normed_NLD: Tensor, sum_NLD: Tensor, stats_2R: Tensor, weight_D: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by x and branch, and sums_3D, of contiguous tensors, on their device."""
+    """Return gradients by x and branch, and sums_3D, of contiguous tensors, on their device."""
     rows, width = _shape(sum_NLD)
     of_x_NLD, of_branch_NLD = torch.empty_like(sum_NLD), torch.empty_like(of_normed_NLD)
     if not sum_NLD.numel():
@@ -205,7 +207,7 @@ def _shape(x_NLD: Tensor) -> tuple[int, int]:
 
 
 def warps_of(width: int, values: int) -> int:
-    """Of a program whose threads have so many values of a row."""
+    """Return the number of warps of a program whose threads hold so many values of a row."""
     warps: int = triton.next_power_of_2(width) // (32 * values)
     return max(1, warps)
 

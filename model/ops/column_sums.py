@@ -1,4 +1,4 @@
-"""The last sum of a reduction over rows: the parts that each group of rows has left, in one launch.
+"""The last step of a sum over rows: one launch adds the partial sums of all row groups.
 
 Shapes: G groups, C columns.
 """
@@ -24,7 +24,7 @@ def sum_columns(
     STAGES: tl.constexpr,
     NAME: tl.constexpr,
 ):
-    """A program adds up some columns of all groups. NAME: what a trace calls the kernel."""
+    """Add up some columns of all groups per program. NAME: the kernel's name in a trace."""
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_column = columns < width
     total = tl.zeros((GROUPS, COLUMNS), tl.float32)
@@ -36,8 +36,10 @@ def sum_columns(
 
 
 def column_sums(parts_GC: Tensor, name: str) -> Tensor:
-    """sums_C, float32 as contiguous parts_GC, on the current device. name: of the kernel, by which
-    a trace tells whose time it takes."""
+    """Return sums_C of contiguous parts_GC, both float32, on the current device.
+
+    name: the kernel's name in a trace, which shows whose time the kernel takes.
+    """
     groups, width = parts_GC.shape
     sums_C = parts_GC.new_empty(width)
     programs = triton.cdiv(width, SIZES["COLUMNS"])

@@ -36,7 +36,7 @@ _HAS_TRITON = find_spec("triton") is not None
 
 
 def gelu(h_NLC: Tensor, bias_C: Tensor) -> Tensor:
-    """a_NLC of the contract above, with gradients. ValueError where the bias is not that of h."""
+    """Return a_NLC of the contract above, with gradients. Raise ValueError for a bias unlike h."""
     if bias_C.shape != h_NLC.shape[-1:]:
         raise ValueError(
             f"the bias is {tuple(bias_C.shape)} and the rows {tuple(h_NLC.shape)}: need one number "
@@ -47,8 +47,10 @@ def gelu(h_NLC: Tensor, bias_C: Tensor) -> Tensor:
 
 
 def fits(values: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernel is there: on a GPU, in half precision, if switched on, and where `values`
-    numbers, those that a block keeps for it, are little of the GPU's memory."""
+    """Return True if the kernel runs: on a GPU, in half precision, if switched on.
+
+    The `values` numbers that a block keeps for the kernel must also be a small part of GPU memory.
+    """
     return (
         device.type == "cuda"
         and _HAS_TRITON
@@ -94,13 +96,15 @@ def _(grad_NLC: Tensor, h_NLC: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def definition(h_NLC: Tensor) -> Tensor:
-    """The contract in torch: the path without a GPU, and what the kernel is held to."""
+    """Compute the contract in torch: the path without a GPU and the reference for the kernel."""
     return F.gelu(h_NLC.contiguous().to(_wide(h_NLC))).to(h_NLC.dtype)
 
 
 def definition_backward(grad_NLC: Tensor, h_NLC: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of the loss by h_NLC, given that by the result, and its sums over rows, sums_C, in
-    float32 at least."""
+    """Return the gradient of the loss by h_NLC and its sums over rows, sums_C.
+
+    The input is the gradient by the result. The sums are in float32 at least.
+    """
     wide, width = _wide(h_NLC), h_NLC.shape[-1]
     of_h = torch.ops.aten.gelu_backward(grad_NLC.contiguous().to(wide), h_NLC.contiguous().to(wide))
     return of_h.to(h_NLC.dtype), of_h.reshape(-1, width).sum(0)

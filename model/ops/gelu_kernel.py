@@ -34,13 +34,13 @@ BACKWARD_SIZES = {"ROWS": 2 * WARPS, "COLUMNS": 8 * 32, "ROWS_A_PROGRAM": 128}
 
 @triton.jit
 def _size(h):
-    """min(|h|, 8), NaN where h is."""
+    """Return min(|h|, 8), NaN where h is NaN."""
     return tl.minimum(tl.abs(h), 8.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def _tail(u):
-    """Share of a standard normal above u, for u from 0 to 8."""
+    """Return the share of a standard normal above u, for u from 0 to 8."""
     log2 = -1.355041376882582e-06 * u + 5.1768562116194516e-05
     log2 = log2 * u - 0.0008553856750950217
     log2 = log2 * u + 0.008241130970418453
@@ -52,7 +52,7 @@ def _tail(u):
 
 @triton.jit
 def _density(u):
-    """Of a standard normal: exp(-u^2 / 2) / sqrt(2 pi)."""
+    """Return the density of a standard normal: exp(-u^2 / 2) / sqrt(2 pi)."""
     return tl.exp2(u * u * -0.7213475204444817 - 1.3257480647361593)
 
 
@@ -78,7 +78,7 @@ def gelu_backward(
     COLUMNS: tl.constexpr,
     ROWS_A_PROGRAM: tl.constexpr,
 ):
-    """A program does COLUMNS of ROWS_A_PROGRAM rows, whose sums are its part of sums_GC."""
+    """Compute COLUMNS of ROWS_A_PROGRAM rows per program; write their sums to a part of sums_GC."""
     blocks = tl.cdiv(width, COLUMNS)
     group = tl.program_id(0) // blocks
     columns = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
@@ -106,7 +106,7 @@ def gelu_backward(
 
 
 def forward(h_NLC: Tensor) -> Tensor:
-    """a_NLC of contiguous h_NLC, on its device."""
+    """Return a_NLC of contiguous h_NLC, on its device."""
     a_NLC = torch.empty_like(h_NLC)
     count = h_NLC.numel()
     programs = triton.cdiv(count, FORWARD_SIZES["BLOCK"])
@@ -117,7 +117,7 @@ def forward(h_NLC: Tensor) -> Tensor:
 
 
 def backward(grad_NLC: Tensor, h_NLC: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient by h_NLC of contiguous grad_NLC and h_NLC, and its sums over rows, sums_C."""
+    """Return the gradient by h_NLC of contiguous grad_NLC and h_NLC, and its row sums, sums_C."""
     width = h_NLC.shape[-1]
     rows = h_NLC.numel() // max(width, 1)
     groups = triton.cdiv(rows, BACKWARD_SIZES["ROWS_A_PROGRAM"])

@@ -22,11 +22,11 @@ from accelssl.model.ops.short_attention import has_kernels, weights_of
 
 MOST_TOKENS = 256
 MOST_VALUES = 256 * 64
-"""Of the keys of a head: more need registers that a program does not have."""
+"""Largest number of key values of a head; more need more registers than a program has."""
 
 
 def row_attention(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> Tensor:
-    """out_N1D of the contract above, with gradients. ValueError where the shapes break it."""
+    """Return out_N1D of the contract above, with gradients. Raise ValueError for wrong shapes."""
     n, tokens, channels = kv_NLE.shape
     width = channels // 2
     if channels % (2 * heads) or not 1 <= tokens <= MOST_TOKENS or q_N1D.shape != (n, 1, width):
@@ -39,8 +39,10 @@ def row_attention(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> Tensor:
 
 
 def fits(tokens: int, head_width: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernel is there for such heads: on a GPU, in half precision, if own attention is
-    switched on."""
+    """Return True if the kernel runs for these heads.
+
+    The kernel needs a GPU, half precision, and the project's own attention switched on.
+    """
     is_small = tokens <= MOST_TOKENS and tokens * head_width <= MOST_VALUES
     return is_small and has_kernels(head_width, device, dtype)
 
@@ -80,7 +82,7 @@ def _(grad_N1D: Tensor, q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> tuple[Tens
 
 
 def definition(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> Tensor:
-    """The contract in torch: the path without a GPU, and what the kernel is held to."""
+    """Compute the contract in torch: the path without a GPU and the reference for the kernel."""
     q, k, v = _heads(q_N1D, kv_NLE, heads)
     return (weights_of(q, k) @ v).reshape(q_N1D.shape).to(q_N1D.dtype)
 
@@ -88,7 +90,7 @@ def definition(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> Tensor:
 def definition_backward(
     grad_N1D: Tensor, q_N1D: Tensor, kv_NLE: Tensor, heads: int
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the loss by q_N1D and kv_NLE, given that by the result."""
+    """Return the gradients of the loss by q_N1D and kv_NLE, given the gradient by the result."""
     q, k, v = _heads(q_N1D, kv_NLE, heads)
     grad = grad_N1D.to(q.dtype).view(q.shape)
     weights = weights_of(q, k)
@@ -102,8 +104,10 @@ def definition_backward(
 
 
 def _heads(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries (N, heads, 1, head width), keys and values (N, heads, L, head width), float32 at
-    least."""
+    """Return queries (N, heads, 1, head width) and keys and values (N, heads, L, head width).
+
+    All are in float32 at least.
+    """
     n, tokens, _ = kv_NLE.shape
     wide = torch.promote_types(kv_NLE.dtype, torch.float32)
     k, v = kv_NLE.to(wide).view(n, tokens, 2, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)

@@ -1,10 +1,10 @@
 """Attention of one row over at most 256 in Triton: a program holds one head of one view.
 
-It computes what row_attention.definition does, whose contract it keeps. Without matrix products it
-is bound by the bytes of keys and values; the backward pass makes the weights anew.
+The kernel computes row_attention.definition and keeps its contract. Without matrix products, the
+bytes of keys and values limit the speed. The backward pass recomputes the weights.
 
-A program's tiles are ROWS x HEAD, ROWS a power of two no less than L; rows beyond L are zeros,
-which no sum sees.
+A program's tiles are ROWS x HEAD, ROWS a power of two no less than L; rows beyond L are zeros
+and do not change any sum.
 
 Shapes: N views, L tokens, D width, E = 2 D.
 """
@@ -21,13 +21,15 @@ from torch import Tensor
 from accelssl.model.ops.triton_device import on
 
 VALUES_OF_A_WARP = 2048
-"""Of a tile: 64 registers of a thread for keys, and as many for values."""
+"""Number of tile values per warp: 64 registers of a thread for keys, and as many for values."""
 
 
 @triton.jit
 def _loaded(q_ptr, kv_ptr, tokens, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: tl.constexpr):
-    """Query, keys and values of this program in float32, where the first two lie, and which are
-    rows."""
+    """Load query, keys and values of this program in float32.
+
+    Also return the places of query and keys, and a mask of the valid rows.
+    """
     D: tl.constexpr = HEADS * HEAD
     view = (tl.program_id(0) // HEADS).to(tl.int64)
     columns = (tl.program_id(0) % HEADS) * HEAD + tl.arange(0, HEAD)
@@ -93,21 +95,21 @@ def row_attention_backward(
 
 
 def options(tokens: int, head_width: int) -> dict[str, int]:
-    """What both kernels are told of a tile."""
+    """Return the launch options of both kernels: tile rows and warps."""
     rows = triton.next_power_of_2(tokens)
     warps = max(1, rows * head_width // VALUES_OF_A_WARP)
     return {"ROWS": rows, "num_warps": warps}
 
 
 def forward(q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> Tensor:
-    """out_N1D of contiguous q_N1D and kv_NLE, on their device."""
+    """Return out_N1D of contiguous q_N1D and kv_NLE, on their device."""
     out_N1D = torch.empty_like(q_N1D)
     _launch(row_attention_forward, kv_NLE, heads, (q_N1D, kv_NLE, out_N1D))
     return out_N1D
 
 
 def backward(grad_N1D: Tensor, q_N1D: Tensor, kv_NLE: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Gradients by q_N1D and kv_NLE of contiguous grad_N1D, q_N1D and kv_NLE."""
+    """Return gradients by q_N1D and kv_NLE of contiguous grad_N1D, q_N1D and kv_NLE."""
     of_q_N1D, of_kv_NLE = torch.empty_like(q_N1D), torch.empty_like(kv_NLE)
     tensors = grad_N1D, q_N1D, kv_NLE, of_q_N1D, of_kv_NLE
     _launch(row_attention_backward, kv_NLE, heads, tensors)

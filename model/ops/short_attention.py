@@ -30,7 +30,7 @@ _HAS_TRITON = find_spec("triton") is not None
 
 
 def short_attention(qkv_NLC: Tensor, heads: int) -> Tensor:
-    """out_NLD of the contract above, with gradient. ValueError where the shape breaks it."""
+    """Return out_NLD of the contract above, with gradient. Raise ValueError for a wrong shape."""
     tokens, channels = qkv_NLC.shape[1:]
     if channels % (3 * heads) or not 1 <= tokens <= MOST_TOKENS:
         raise ValueError(
@@ -42,12 +42,12 @@ def short_attention(qkv_NLC: Tensor, heads: int) -> Tensor:
 
 
 def fits(tokens: int, head_width: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernel is there for such heads: on a GPU, in half precision, if switched on."""
+    """Return True if the kernel runs for these heads: on a GPU, half precision, switched on."""
     return tokens <= MOST_TOKENS and has_kernels(head_width, device, dtype)
 
 
 def has_kernels(head_width: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """The same whatever the tokens: it stands for the attention of one row too."""
+    """Return True if `fits` holds apart from the number of tokens; also for row_attention."""
     return (
         device.type == "cuda"
         and _HAS_TRITON
@@ -87,13 +87,13 @@ def _(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
 
 
 def definition(qkv_NLC: Tensor, heads: int) -> Tensor:
-    """The contract in torch: the path without a GPU, and what the kernel is held to."""
+    """Compute the contract in torch: the path without a GPU and the reference for the kernel."""
     q, k, v = _heads(qkv_NLC, heads)
     return _rows(weights_of(q, k) @ v).to(qkv_NLC.dtype)
 
 
 def definition_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
-    """Gradient of the loss by qkv_NLC, given that by the result."""
+    """Return the gradient of the loss by qkv_NLC, given the gradient by the result."""
     q, k, v = _heads(qkv_NLC, heads)
     n, tokens, _ = grad_NLD.shape
     grad = grad_NLD.to(q.dtype).view(n, tokens, heads, -1).transpose(1, 2)
@@ -106,7 +106,7 @@ def definition_backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor
 
 
 def _heads(qkv_NLC: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values as (N, heads, L, head width), float32 at least."""
+    """Return queries, keys and values as (N, heads, L, head width), in float32 at least."""
     n, tokens, _ = qkv_NLC.shape
     wide = qkv_NLC.to(torch.promote_types(qkv_NLC.dtype, torch.float32))
     q, k, v = wide.view(n, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
@@ -114,7 +114,7 @@ def _heads(qkv_NLC: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def weights_of(q: Tensor, k: Tensor) -> Tensor:
-    """Of each query for all keys, (..., queries, L)."""
+    """Return the weights of each query for all keys, (..., queries, L)."""
     return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, dim=-1)
 
 

@@ -1,8 +1,7 @@
 """Attention over at most 128 tokens in Triton: a program holds one head of one view.
 
-It computes what short_attention.definition does, whose contract it keeps. Nothing is saved between
-the passes but the input: all weights of a head fit a program, so the backward pass makes them anew
-instead of reading them.
+The kernel computes short_attention.definition and keeps its contract. Only the input is saved
+for the backward pass: all weights of a head fit a program, so the backward pass recomputes them.
 
 Shapes: N views, L tokens, D width, C = 3 D.
 """
@@ -24,16 +23,19 @@ FIRST: int = two_tiles.FIRST.value
 MOST_OF_TWO = FIRST + 32
 """Two tiles take two thirds of the time of one of 128 rows at 65 tokens, but more at 113 (H200)."""
 FROM_SHARED_MEMORY = (9, 10)
-"""Compute capabilities (majors) whose tensor cores take both tiles of a product from shared memory:
-elsewhere two_tiles has not registers enough."""
+"""Compute capabilities (majors) whose tensor cores take both tiles of a product from shared memory.
+On other GPUs two_tiles does not have enough registers."""
 
 FAULTY_PTXAS = (12, 8)
-"""Triton 3.6's own: of two tiles it makes products that read shared memory through registers which
-nothing has filled. 12.9 and 13.0 do not (tests/model/ops/test_short_attention_on_gpus.py)."""
+"""The last ptxas version with a fault, shipped by Triton 3.6.
+
+For two tiles, the faulty ptxas makes products read shared memory through registers that nothing
+has filled. Versions 12.9 and 13.0 are correct (tests/model/ops/test_short_attention_on_gpus.py).
+"""
 
 
 class Launch(NamedTuple):
-    """A kernel with all it is told of itself and how it runs."""
+    """A kernel with its arguments and launch options."""
 
     kernel: Any
     options: dict[str, int]
@@ -41,9 +43,10 @@ class Launch(NamedTuple):
 
 @cache
 def translates_two_tiles(capability: int) -> bool:
-    """Whether machine code for a GPU (capability: its major) comes from a ptxas without the fault.
+    """Return True if machine code for a GPU comes from a ptxas without the fault.
 
-    torch's is used where it has one, as torch.compile does from its first kernel on.
+    capability: the GPU's major compute capability. torch's ptxas is used if torch has one, as
+    torch.compile does from its first kernel on.
     """
     torchs = Path(torch.__file__).parent / "bin" / "ptxas"
     if os.access(torchs, os.X_OK):
@@ -56,7 +59,10 @@ def translates_two_tiles(capability: int) -> bool:
 def launches(
     tokens: int, head_width: int, capability: int, *, in_two: bool = True
 ) -> tuple[Launch, Launch]:
-    """Forward and backward pass. capability: the GPU's, its major. in_two: if that is faster."""
+    """Return the launches of forward and backward pass.
+
+    capability: the GPU's major compute capability. in_two: use two tiles where they are faster.
+    """
     fills_two = FIRST < tokens <= MOST_OF_TWO and head_width >= FIRST
     if not (in_two and fills_two and capability in FROM_SHARED_MEMORY):
         rows = max(16, triton.next_power_of_2(tokens))
@@ -74,7 +80,7 @@ def launches(
 
 
 def forward(qkv_NLC: Tensor, heads: int) -> Tensor:
-    """out_NLD of contiguous qkv_NLC, on its device."""
+    """Return out_NLD of contiguous qkv_NLC, on its device."""
     n, tokens, channels = qkv_NLC.shape
     out_NLD = qkv_NLC.new_empty((n, tokens, channels // 3))
     _launch(0, qkv_NLC, heads, (qkv_NLC, out_NLD))
@@ -82,7 +88,7 @@ def forward(qkv_NLC: Tensor, heads: int) -> Tensor:
 
 
 def backward(grad_NLD: Tensor, qkv_NLC: Tensor, heads: int) -> Tensor:
-    """Gradient by qkv_NLC of contiguous grad_NLD and qkv_NLC."""
+    """Return the gradient by qkv_NLC of contiguous grad_NLD and qkv_NLC."""
     of_qkv_NLC = torch.empty_like(qkv_NLC)
     _launch(1, qkv_NLC, heads, (grad_NLD, qkv_NLC, of_qkv_NLC))
     return of_qkv_NLC

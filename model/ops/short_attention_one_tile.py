@@ -14,8 +14,10 @@ import triton.language as tl
 
 @triton.jit
 def places(first, tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: tl.constexpr):
-    """Where ROWS rows of this program lie, in elements, from its row `first` on: in a tensor of
-    `width` a row, and which of them are."""
+    """Return the places of ROWS rows of this program, in elements, and a mask of valid rows.
+
+    The rows start at the program's row `first`, in a tensor with `width` elements a row.
+    """
     view = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
     rows = first + tl.arange(0, ROWS)[:, None]
@@ -25,7 +27,7 @@ def places(first, tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: 
 
 @triton.jit
 def _loaded(qkv_ptr, tokens, HEADS: tl.constexpr, HEAD: tl.constexpr, ROWS: tl.constexpr):
-    """Queries, keys and values of this program, where the queries lie, and which are rows."""
+    """Load queries, keys and values; also return the queries' places and a mask of valid rows."""
     D: tl.constexpr = HEADS * HEAD
     here, is_row = places(0, tokens, 3 * D, HEADS, HEAD, ROWS)
     q = tl.load(qkv_ptr + here, mask=is_row, other=0.0)

@@ -26,7 +26,7 @@ FIRST = tl.constexpr(64)
 
 @triton.jit
 def _turned(tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, REST: tl.constexpr):
-    """The places of b, turned, and which are its rows."""
+    """Return the transposed places of b and a mask of its rows."""
     view = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
     rows = FIRST + tl.arange(0, REST)[None, :]
@@ -36,7 +36,7 @@ def _turned(tokens, width, HEADS: tl.constexpr, HEAD: tl.constexpr, REST: tl.con
 
 @triton.jit
 def _loaded(qkv_ptr, tokens, HEADS: tl.constexpr, HEAD: tl.constexpr, REST: tl.constexpr):
-    """Queries of a, of b turned, then keys and values of both."""
+    """Load queries of a, transposed queries of b, then keys and values of both."""
     D: tl.constexpr = HEADS * HEAD
     a, _ = places(0, tokens, 3 * D, HEADS, HEAD, FIRST)
     b, is_row = places(FIRST, tokens, 3 * D, HEADS, HEAD, REST)
@@ -60,7 +60,7 @@ def _softmax(logits_a, logits_b, AXIS: tl.constexpr):
 
 @triton.jit
 def _of_logits(weights_a, weights_b, of_a, of_b, scale, AXIS: tl.constexpr, dtype: tl.constexpr):
-    """Gradients by the products of queries and keys, given those by the weights."""
+    """Return gradients by the products of queries and keys, given the gradients by the weights."""
     mean = tl.sum(weights_a * of_a, AXIS) + tl.sum(weights_b * of_b, AXIS)
     of_a = weights_a * (of_a - mean.expand_dims(AXIS))
     of_b = weights_b * (of_b - mean.expand_dims(AXIS))
@@ -69,7 +69,7 @@ def _of_logits(weights_a, weights_b, of_a, of_b, scale, AXIS: tl.constexpr, dtyp
 
 @triton.jit
 def _weights(q_a, k_a, k_b, tokens, scale, REST: tl.constexpr, PRECISION: tl.constexpr):
-    """Of the queries of a: queries by keys of a, and of b."""
+    """Return the weights of a's queries: queries by keys of a, and by keys of b."""
     logits_a = tl.dot(q_a, tl.trans(k_a), input_precision=PRECISION) * scale
     logits_b = tl.dot(q_a, tl.trans(k_b), input_precision=PRECISION) * scale
     is_key = FIRST + tl.arange(0, REST) < tokens
@@ -78,7 +78,7 @@ def _weights(q_a, k_a, k_b, tokens, scale, REST: tl.constexpr, PRECISION: tl.con
 
 @triton.jit
 def _turned_weights(turned_q, k_a, k_b, tokens, scale, REST: tl.constexpr, PRECISION: tl.constexpr):
-    """Of the queries of b: keys of a, and of b, by queries."""
+    """Return the transposed weights of b's queries: keys of a, and keys of b, by queries."""
     logits_a = tl.dot(k_a, turned_q, input_precision=PRECISION) * scale
     logits_b = tl.dot(k_b, turned_q, input_precision=PRECISION) * scale
     is_key = FIRST + tl.arange(0, REST) < tokens

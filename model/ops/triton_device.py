@@ -1,9 +1,8 @@
-"""Where Triton's kernels are launched."""
+"""The device of Triton's kernel launches."""
 
 import torch
 
 
 def on(device: torch.device) -> torch.cuda.device:
-    """Triton launches on the current device, whichever its tensors are on; on a CPU it
-    interprets."""
+    """Return a context that makes `device` current for Triton; on a CPU, Triton interprets."""
     return torch.cuda.device(device if device.type == "cuda" else -1)

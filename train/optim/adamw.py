@@ -21,10 +21,11 @@ _DTYPES = 3  # gradients in bfloat16 or float32 of weights with copies; those of
 
 
 def learning_rate(progress: float, peak: float, warmup: float) -> float:
-    """Linear warm-up over the first `warmup` of the budget, then peak (1 - t^2).
+    """Return the learning rate: linear warm-up over the first `warmup`, then peak (1 - t^2).
 
-    t runs from 0 to 1 over the rest, so the rate stays high for long: .9375, .75 and .4375 of the
-    peak at t = .25, .5 and .75 (paper, section 5; the formula, not torch's polynomial decay).
+    `warmup` is a share of the budget. t runs from 0 to 1 over the rest, so the rate stays high for
+    long: .9375, .75 and .4375 of the peak at t = .25, .5 and .75 (paper, section 5; the formula,
+    not torch's polynomial decay).
     """
     if progress < warmup:
         return peak * progress / warmup
@@ -33,17 +34,17 @@ def learning_rate(progress: float, peak: float, warmup: float) -> float:
 
 
 def weight_decay_at(progress: float, start: float, end: float) -> float:
-    """From `start` to `end` along half a cosine, as DINO schedules it."""
+    """Return the weight decay: from `start` to `end` along half a cosine, DINO's schedule."""
     return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW, with a weight decay of `decaying` that goes from decay[0] to decay[1] with
-    progress, and gradients clipped.
+    """torch's AdamW with a scheduled weight decay of `decaying` and clipped gradients.
 
-    Made by `adamw`, which says more. What changes between steps lies in tensors on a GPU, since a
-    captured graph of the step cannot take another number. There the update is one launch,
-    or two where weights have `copies`, whose gradients are then theirs; the state is torch's.
+    The decay goes from decay[0] to decay[1] with progress. `adamw` creates the object and documents
+    the options. Numbers that change between steps are tensors on a GPU, because a captured graph of
+    the step cannot take another number. On a GPU the update is one launch, or two for weights with
+    `copies`. Gradients of those weights are the gradients of their copies. The state is torch's.
     """
 
     copies: Bf16Copies | None = None
@@ -64,18 +65,18 @@ class AdamW(torch.optim.AdamW):
         else:
             super().__init__(groups, lr=0.0)
         self._decaying, self._decay, self._clip = tuple(decaying), decay, clip
-        self._shrink = torch.ones((), device=device)  # what decayed parameters are multiplied by
+        self._shrink = torch.ones((), device=device)  # factor of decayed parameters
         self._has_kernel = device.type == "cuda" and _has_kernel(groups)
         self._table: Tensor | None = None
         self._captured: list[Tensor] = []
 
     @property
     def takes_copies(self) -> bool:
-        """Whether weights may have `copies`. Clipped gradients would be rounded once more."""
+        """Return True if weights may have `copies`. Copies would round clipped gradients twice."""
         return self._has_kernel and not self._clip
 
     def prepare(self, rate: float, progress: float) -> None:
-        """Let the next step have learning rate `rate`, and the weight decay at `progress`."""
+        """Set learning rate `rate` and the weight decay at `progress` for the next step."""
         set_learning_rate(self, rate)
         if self._decaying:
             self._shrink.fill_(1 - rate * weight_decay_at(progress, *self._decay))
@@ -85,14 +86,17 @@ class AdamW(torch.optim.AdamW):
             self._table = self._new_table()  # not while a graph is captured
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's, of the copies too."""
+        """Clear gradients as torch's AdamW does, including gradients of the copies."""
         super().zero_grad(set_to_none)
         for copy in self.copies or ():
             copy.grad = None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """As torch's. A parameter without gradient neither moves nor decays."""
+        """Update the parameters as torch's AdamW does.
+
+        A parameter without gradient neither moves nor decays.
+        """
         loss = None if closure is None else torch.enable_grad()(closure)()
         if self._clip:
             parameters = [p for group in self.param_groups for p in group["params"]]
@@ -153,8 +157,10 @@ class AdamW(torch.optim.AdamW):
         return moved
 
     def _new_table(self) -> Tensor:
-        """For all launches there may be: the kernel reads it in its own time, in a graph at each
-        replay."""
+        """Return a table for all possible launches.
+
+        The kernel reads the table asynchronously; in a CUDA graph, at each replay.
+        """
         from accelssl.train.optim.adamw_kernel import new_table
 
         count = sum(len(group["params"]) for group in self.param_groups)
@@ -162,14 +168,17 @@ class AdamW(torch.optim.AdamW):
 
 
 def _has_kernel(groups: Sequence[dict[str, Any]]) -> bool:
-    """On a GPU: if switched on, and where all is as the kernel wants it."""
+    """Return True if the kernel is switched on, runs on a GPU and supports all tensors."""
     parameters = [p for group in groups for p in group["params"]]
     fits = all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
     return fits and find_spec("triton") is not None and uses_kernels()
 
 
 def _on_gpu(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """A state, also one from a CPU, that torch loads where the parameters are, steps too."""
+    """Return a state, also a state from a CPU, that torch loads onto the parameters' device.
+
+    The step counters move to the device too.
+    """
     groups = [group | {"fused": True, "capturable": True} for group in state["param_groups"]]
     return state | {"param_groups": groups}
 
@@ -180,8 +189,11 @@ def _share_rate(rate: Tensor, optimizer: torch.optim.Optimizer) -> None:
 
 
 def clip_each(gradients: list[Tensor], most: float) -> None:
-    """Scale down, in place, each gradient whose own norm is above `most`, as DINO does instead of
-    using the norm of all (facebookresearch/dino, utils.py). Does not wait for the device."""
+    """Scale down, in place, each gradient whose own norm is above `most`.
+
+    DINO also clips each gradient alone instead of the norm of all (facebookresearch/dino,
+    utils.py). The function does not wait for the device.
+    """
     norms = torch.stack(torch._foreach_norm(gradients))
     scales = (most / (norms + 1e-6)).clamp(max=1.0)
     torch._foreach_mul_(gradients, list(scales.unbind()))
@@ -195,11 +207,11 @@ def adamw(
     final_weight_decay: float | None = None,
     clip: float = 0.0,
 ) -> AdamW:
-    """AdamW over the trained parameters.
+    """Return AdamW over the trained parameters.
 
-    No weight decay on biases, norms and other vectors, unless decays_vectors. With
-    final_weight_decay, it goes from weight_decay to there with progress. clip: the largest norm of
-    a parameter's gradient, 0 for any.
+    Biases, norms and other vectors have no weight decay, unless decays_vectors. With
+    final_weight_decay, the decay goes from weight_decay to final_weight_decay with progress. clip:
+    the largest norm of a parameter's gradient; 0 means no clipping.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
     matrices, vectors = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim <= 1]

@@ -36,9 +36,12 @@ _ROWS = 9
 
 
 class Moved(NamedTuple):
-    """A tensor to be updated, with its state: mean and square are the moments, steps (a scalar) the
-    updates with this one. All contiguous, of one shape and float32, but for the gradient and the
-    copy, where there is one: those may be in half precision, each alike for a whole launch."""
+    """A tensor to update, with its state. mean and square are the moments.
+
+    steps (a scalar) counts the updates, including this one. All tensors are contiguous, float32 and
+    of one shape, except the gradient and the optional copy. Gradients and copies may be in half
+    precision, each with one dtype for a whole launch.
+    """
 
     weight: Tensor
     gradient: Tensor
@@ -51,7 +54,10 @@ class Moved(NamedTuple):
 
 @triton.jit
 def _pointer(row_ptr, tensor, TYPE: tl.constexpr, VECTOR: tl.constexpr):
-    """Of a tensor that begins at whole vectors. Said elsewhere, the compiler would not note it."""
+    """Return the pointer of a tensor whose start is aligned to whole vectors.
+
+    The compiler ignores this alignment hint at any other place.
+    """
     BYTES: tl.constexpr = VECTOR * TYPE.primitive_bitwidth // 8
     return tl.multiple_of(tl.load(row_ptr + tensor).to(tl.pointer_type(TYPE)), BYTES)
 
@@ -73,10 +79,10 @@ def adamw_update(
     VECTOR: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program does one block of one tensor: the last whose first block is not after its own.
+    """Update one block of one tensor per program.
 
-    COPIES: their dtype, None without any. VECTOR: so many values sizes and beginnings are
-    multiples of.
+    The tensor is the last one whose first block is not after the program's block. COPIES: dtype of
+    the copies, None without copies. VECTOR: sizes and starts are multiples of VECTOR values.
     """
     block = tl.program_id(0)
     firsts = tl.load(table_ptr + tl.arange(0, COLUMNS))
@@ -112,7 +118,7 @@ def adamw_update(
 
 
 def new_table(launches: int, tensors: int, pin_memory: bool = False) -> Tensor:
-    """What each of some launches is told of up to so many tensors, to be filled, on the CPU."""
+    """Return an empty CPU table for `launches` launches of up to `tensors` tensors each."""
     columns = triton.next_power_of_2(max(tensors, 16))
     shape = launches, _ROWS, columns
     return torch.empty(shape, dtype=torch.int64, pin_memory=pin_memory)
@@ -125,12 +131,12 @@ def update(
     eps: float,
     table: Tensor,
 ) -> None:
-    """Update weights, moments and copies in place, on their device, where rate is a scalar too.
+    """Update weights, moments and copies in place, on their device. rate is a scalar there too.
 
-    betas: what the moments keep at a step. table: a launch's part of new_table, to be left alone
-    until the launch is over; in a CUDA graph for as long as that is replayed, as it is read anew
-    each time.
-    ValueError for a tensor that is not as Moved has it.
+    betas: decay rates of the moments. table: one launch's part of new_table. Do not change the
+    table before the launch is over. In a CUDA graph, do not change the table while the graph is
+    replayed, because each replay reads the table again.
+    Raise ValueError for a tensor that differs from Moved.
     """
     if not moved:
         return
@@ -155,7 +161,7 @@ def _log(beta: float) -> float:
 
 
 def _fill(moved: Sequence[Moved], table: Tensor) -> tuple[int, int]:
-    """How many blocks there are, and VECTOR of the kernel."""
+    """Fill the table. Return the number of blocks and the kernel's VECTOR."""
     rows = table.numpy()
     rows[_FIRST] = _NEVER
     blocks, vector = 0, _VALUES

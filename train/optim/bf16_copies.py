@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 
 class Bf16Copies:
-    """Copies of the trained weights of `module`'s linear layers, which stand in for them under
-    autocast.
+    """bfloat16 copies of the trained weights of `module`'s linear layers, used under autocast.
 
-    Autocast casts each weight before its product, and the product's gradient after it: two launches
-    for each weight and step. Here the optimiser writes the copy, as it writes the weight, and reads
-    the gradient that the product gave to the copy. Values and gradients are the same, bit for bit,
-    where each weight takes part in one product: of several, gradients would be summed in bfloat16.
+    Autocast casts each weight before its product, and the product's gradient after the product: two
+    launches for each weight and step. Here the optimiser writes the copy together with the weight
+    and reads the copy's gradient. Values and gradients are the same, bit for bit, if each weight
+    takes part in one product. Gradients of several products would be summed in bfloat16.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -36,17 +35,19 @@ class Bf16Copies:
         return iter(self._copies.values())
 
     def of(self, weight: Tensor) -> Tensor | None:
-        """Its copy, None where it has none."""
+        """Return the copy of `weight`, or None if the weight has no copy."""
         return self._by_weight.get(weight)
 
     def __call__(self, *views: Any) -> Any:
-        """module(*views), the copies in the weights' places."""
+        """Call module(*views) with the copies in place of the weights."""
         return torch.func.functional_call(self._module, self._copies, views)
 
     def refresh(self) -> None:
-        """Copy anew, if anything but the optimiser's kernel has written to a weight: a checkpoint
-        that was loaded, say. What is written in place to `weight.data`, which torch does not count,
-        is not seen."""
+        """Refresh the copies if anything but the optimiser's kernel has written to a weight.
+
+        A loaded checkpoint is an example. In-place writes to `weight.data` are not detected,
+        because torch does not count them.
+        """
         if (seen := self._seen()) == self._versions:
             return
         self._versions = seen
@@ -56,6 +57,6 @@ class Bf16Copies:
                 self._copies[name].requires_grad_(weight.requires_grad)
 
     def _seen(self) -> list[tuple[int, int, bool]]:
-        """Torch counts what it writes itself; a kernel launched beside it, or in a graph, not."""
+        """Return torch's write counts, without kernel launches outside torch or in a graph."""
         weights = self._weights.values()
         return [(each._version, each.data_ptr(), each.requires_grad) for each in weights]

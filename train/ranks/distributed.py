@@ -31,11 +31,11 @@ from accelssl.train.ranks.streams import training_stream
 T = TypeVar("T")
 
 STEP_TIMEOUT = timedelta(minutes=10)
-# While rank 0 evaluates, the others wait for it: on a large set that takes hours.
+# While rank 0 evaluates, the other ranks wait: hours on a large set.
 WAIT_TIMEOUT = timedelta(days=7)
 VOTE_LAG = 2
 FAILED = 128
-"""The vote of a rank that cannot go on: above all signals, so that nothing outvotes it."""
+"""The vote of a failed rank. The value is above all signals, so no other vote outvotes it."""
 # Before the first CUDA graph of a replica: in its first ten steps DistributedDataParallel waits for
 # timers of the device, which a capture must not.
 EAGER_STEPS = 11
@@ -44,16 +44,17 @@ EAGER_STEPS = 11
 BUCKET_MB = 100
 _NO_RUN_ID = "none"  # so torchrun calls a job without --rdzv-id
 _SOURCE = re.compile(r"^\[\S+:\d+\] *")
-"""Where in its own source gloo was, which it puts before what it says."""
+"""The position in gloo's source that gloo puts before its messages."""
 _LOST = re.compile("connection (closed|reset|was likely closed)|broken pipe", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of `world` processes this is; local: among those of this machine.
+    """The number of this process among `world` processes; local: among those of this machine.
 
-    `restarts` counts how often torchrun has started them anew after a failure: here, or of all once
-    they are joined. `hosts` is the gloo group of all processes, None when this one is alone.
+    `restarts` counts how often torchrun has restarted the processes after a failure: on this node,
+    or in total once the ranks are joined. `hosts` is the gloo group of all processes, None for a
+    single process.
     """
 
     rank: int = 0
@@ -65,11 +66,14 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the rank that writes, prints and evaluates."""
+        """Return True on the rank that writes, prints and evaluates."""
         return self.rank == 0
 
     def share(self, batch: int) -> int:
-        """This rank's images of a global batch. UserError unless all ranks get the same."""
+        """Return this rank's number of images of a global batch.
+
+        Raise UserError unless all ranks get the same number.
+        """
         if batch % self.world:
             near = max(1, round(batch / self.world)) * self.world
             raise UserError(
@@ -79,19 +83,19 @@ class Ranks:
         return batch // self.world
 
     def wait(self) -> None:
-        """Until every rank is here, however long that takes."""
+        """Wait until every rank is here, without a time limit."""
         if self.hosts is not None:
             dist.barrier(group=self.hosts)
 
     def from_main(self, value: T) -> T:
-        """Rank 0's value, on every rank. It travels pickled: for starts, not for steps."""
+        """Return rank 0's value on every rank. The value is pickled: use at start, not in steps."""
         values = [value]
         if self.hosts is not None:
             dist.broadcast_object_list(values, src=0, group=self.hosts)
         return values[0]
 
     def from_all(self, value: T) -> list[T]:
-        """The values of all ranks in order of rank, on every rank; for starts too."""
+        """Return all ranks' values in rank order, on every rank. Use at start, not in steps."""
         if self.hosts is None:
             return [value]
         values = [value] * self.world
@@ -103,7 +107,7 @@ ALONE = Ranks()
 
 
 def read_ranks() -> Ranks:
-    """What torchrun says in the environment; ALONE without it. UserError when it is incomplete."""
+    """Read torchrun's environment; return ALONE without torchrun. UserError if it is incomplete."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
         return replace(ALONE, restarts=restarts)
@@ -119,9 +123,9 @@ def read_ranks() -> Ranks:
 
 
 def this_job() -> str:
-    """Names the torchrun that started this process: the same when it starts it anew.
+    """Return a name of the torchrun that started this process, the same after a restart.
 
-    That is --rdzv-id, which the torchruns of all nodes share, where it was given (--standalone
+    The name is --rdzv-id, which the torchruns of all nodes share, if one was given (--standalone
     draws one).
     """
     name = os.environ.get("TORCHELASTIC_RUN_ID", _NO_RUN_ID)
@@ -137,9 +141,9 @@ def this_job() -> str:
 
 
 def device_of(ranks: Ranks, device: torch.device) -> torch.device:
-    """The device of this rank where `device` is what was asked for: each rank takes its own GPU.
+    """Return the device of this rank for the requested `device`: each rank uses its own GPU.
 
-    UserError when one GPU was named for many ranks, or there are fewer GPUs than ranks.
+    Raise UserError for one named GPU with many ranks, and for fewer GPUs than ranks.
     """
     if ranks.world == 1 or device.type != "cuda":
         return device
@@ -159,11 +163,11 @@ def device_of(ranks: Ranks, device: torch.device) -> torch.device:
 
 @contextmanager
 def joined(ranks: Ranks, device: torch.device) -> Iterator[Ranks]:
-    """Connects the ranks for the block, and lets none leave before all are done.
+    """Connect the ranks for the block, and keep every rank until all are done.
 
-    A UserError on one rank is raised with the rank's number in it; its process is then to exit, at
-    which the others lose their connection and raise a UserError that tells what happened to the
-    first, and torchrun ends what is left.
+    A UserError on one rank is raised with the rank's number. The process of this rank then has to
+    exit. The other ranks lose their connection and raise a UserError with the first rank's failure.
+    torchrun ends the remaining processes.
     """
     if ranks.world == 1:
         yield ranks
@@ -224,14 +228,15 @@ def _connect(ranks: Ranks, device: torch.device, store: Store) -> dist.ProcessGr
 
 
 def replicate(objective: nn.Module, device: torch.device) -> nn.Module:
-    """The module to run forward so that backward averages gradients over ranks.
+    """Return the module to run forward so that backward averages gradients over ranks.
 
-    Alone, the objective itself. Else DistributedDataParallel around it, which shares its
-    parameters: save and load those of the objective, whose keys are the same on any number of
-    ranks. Buffers are left alone: the batch norms compute the same ones on every rank.
+    For a single process, return the objective itself. Otherwise return DistributedDataParallel
+    around the objective. Both share their parameters: save and load those of the objective, whose
+    keys are the same on any number of ranks. Buffers are not broadcast: the batch norms compute the
+    same ones on every rank.
 
-    A CUDA graph may hold a step of it, after EAGER_STEPS others: capture on the training stream, on
-    which its gradients accumulate.
+    A CUDA graph may hold a step of the module, after EAGER_STEPS other steps. Capture on the
+    training stream, on which the gradients accumulate.
     """
     if world_size() == 1:
         return objective
@@ -259,12 +264,11 @@ def _parallel(objective: nn.Module) -> DistributedDataParallel:
 
 
 class Votes:
-    """A signal or a failure that reaches any rank stops all of them after the same step.
+    """Votes that stop all ranks after the same step when a signal or a failure reaches one rank.
 
-    Each step every rank says which signal it has caught, or FAILED; the answer is taken VOTE_LAG
-    steps later, when it has long been there: no step waits for it. Being host to host, it also
-    keeps ranks from running ahead of each other by more than VOTE_LAG steps, and tells of dead
-    ones.
+    Each step every rank votes with its caught signal, or FAILED. Ranks read the answer VOTE_LAG
+    steps later, so no step waits for the answer. Votes go from host to host. They also keep ranks
+    from running ahead of each other by more than VOTE_LAG steps, and detect dead ranks.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -272,9 +276,9 @@ class Votes:
         self._pending: deque[tuple[dist.Work, Tensor]] = deque()
 
     def cast(self, vote: int) -> int:
-        """This rank's vote (0 for none) in; out, the highest of all ranks, VOTE_LAG steps old.
+        """Cast this rank's vote (0 for none). Return the highest of all ranks, VOTE_LAG steps old.
 
-        To be called once a step on every rank. Alone, the vote itself at once.
+        Call once a step on every rank. A single process gets its own vote at once.
         """
         if self._hosts is None:
             return vote
@@ -284,7 +288,7 @@ class Votes:
         return self._oldest() if len(self._pending) > VOTE_LAG else 0
 
     def close(self) -> None:
-        """Takes the answers that are still under way. To be called after the same step on all."""
+        """Take the pending answers. Call after the same step on all ranks."""
         while self._pending:
             self._oldest()
 

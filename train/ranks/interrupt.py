@@ -15,7 +15,7 @@ ONE_S = 2.0
 
 
 class Interruption:
-    """`signal` is 0 until one has arrived."""
+    """The received signal: `signal` is 0 until one has arrived."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -23,13 +23,13 @@ class Interruption:
 
 @contextmanager
 def interruption(heard: Callable[[], None] = lambda: None) -> Iterator[Interruption]:
-    """Catches SIGTERM and SIGINT inside the block (main thread only). At the first one `heard` is
-    called at once, on a thread of its own.
+    """Catch SIGTERM and SIGINT inside the block (main thread only).
 
-    Another one, ONE_S or more after the first, ends the process at once, whatever it is waiting
-    for: storage that hangs, or ranks that do not answer. Processes started inside hear neither
-    (`kill` them, do not `terminate`): Ctrl-C, and Slurm's SIGTERM, are sent to them too, and a
-    compiler's end would be the step's.
+    At the first signal `heard` is called at once, on a separate thread. Another signal, ONE_S or
+    more after the first, ends the process at once, also during a call that hangs: storage, or
+    ranks that do not answer. Processes started inside receive neither signal (`kill` them, do not
+    `terminate`): Ctrl-C and Slurm's SIGTERM reach them too, and the end of a
+    compiler would end the step.
     """
     resource_tracker.ensure_running()  # started by what shares memory, it would unblock both
     caught = Interruption()
@@ -50,7 +50,7 @@ def interruption(heard: Callable[[], None] = lambda: None) -> Iterator[Interrupt
 
 @contextmanager
 def _ended_by_another(heard: Callable[[], None]) -> Iterator[None]:
-    """A thread that hears of signals even while the main one is in a call that never returns."""
+    """Run a thread that receives signals even while the main thread is in an endless call."""
     hearing, told = os.pipe()
     os.set_blocking(told, False)
     before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)

@@ -1,7 +1,7 @@
-"""How the ranks of one start meet in a store, which torchrun keeps from one start to the next.
+"""Rendezvous of the ranks of one start in a store that torchrun keeps between starts.
 
-Each torchrun counts the failures of its own node, so its count does not tell starts apart on
-several: rank 0 counts them in the store.
+Each torchrun counts the failures of its own node, so on several nodes its count does not identify
+a start: rank 0 counts the starts in the store.
 """
 
 import json
@@ -20,18 +20,18 @@ _ASK_AGAIN_S = 0.1
 
 @dataclass(frozen=True)
 class Meeting:
-    """A part of the store that only the ranks of this start use. restarts: how many came before."""
+    """A part of the store for the ranks of this start only. restarts: number of earlier starts."""
 
     store: Store
     restarts: int
 
     def tell_failure(self, rank: int, what: str) -> None:
-        """Leave what happened to a rank for the others, unless one has failed before."""
-        with suppress(RuntimeError):  # the store may be gone with its process
+        """Report a rank's failure to the other ranks, unless one has failed before."""
+        with suppress(RuntimeError):  # the store's process may have ended
             self.store.compare_set(_FAILURE, "", f"rank {rank}: {what}")
 
     def first_failure(self) -> str | None:
-        """What a rank has told; None if it was killed, or the store with it."""
+        """Return a rank's failure report; None if the rank or the store was killed."""
         with suppress(RuntimeError):
             if self.store.check([_FAILURE]):
                 return str(self.store.get(_FAILURE).decode())
@@ -39,9 +39,10 @@ class Meeting:
 
 
 def meet(store: Store, rank: int, world: int, restarts: int, timeout_s: float) -> Meeting:
-    """Waits for all `world` ranks. restarts: as this rank's torchrun counts them.
+    """Wait for all `world` ranks. restarts: the count of this rank's torchrun.
 
-    UserError when rank 0 has not come in time; a RuntimeError of the store when another has not.
+    Raise UserError if rank 0 has not come in time, and a RuntimeError of the store if another rank
+    has not.
     """
     if rank == 0:
         name, restarts = _convene(store, world, restarts)
@@ -61,7 +62,11 @@ def _convene(store: Store, world: int, restarts: int) -> tuple[str, int]:
 
 
 def _join(store: Store, rank: int, restarts: int, timeout_s: float) -> tuple[str, int]:
-    """The latest start may be that of processes that are gone: it is ours if it counts us in."""
+    """Return the latest start once rank 0 has counted this rank in.
+
+    The latest start in the store may belong to processes that have ended. Raise UserError at the
+    timeout.
+    """
     me, until = f"{uuid.uuid4().hex} {restarts}", time.monotonic() + timeout_s
     while time.monotonic() < until:
         name = store.get(_LATEST).decode()

@@ -1,4 +1,4 @@
-"""The stream of a GPU that training runs on: before the loader's, wherever both have work."""
+"""The GPU stream for training, with priority over the loader's stream."""
 
 from functools import cache
 
@@ -6,7 +6,10 @@ import torch
 
 
 def training_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for each device and process: gradients are made, summed over ranks and used on it."""
+    """Return the training stream, one for each device and process.
+
+    Gradients are computed, summed over ranks and used on this stream.
+    """
     return _stream(torch.cuda.current_device() if device.index is None else device.index)
 
 
