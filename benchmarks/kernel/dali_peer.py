@@ -1,4 +1,4 @@
-"""What the op is compared with in DALI: its own augmentation, then torch for patches and tokens.
+"""Comparison of the op with DALI: DALI augments, then torch makes patches and tokens.
 
 DALI's fastest way to SimCLR's view: one fused color_twist, blur for those samples alone that have
 it (a conditional), one crop_mirror_normalize, which also flips; 8 bits in between, float16 in the

@@ -1,4 +1,4 @@
-"""What the op is compared with in torch: the definition, and one that a compiler can take whole.
+"""Comparisons for the op in torch: the definition, and a version that compiles as one graph.
 
 Shapes as in reference.py: N crops, H = W pixels, L kept patches, V values a token.
 
@@ -61,7 +61,7 @@ class StaticChain(nn.Module):
     def of(
         cls, params: Sequence[Tensor], p: int, dtype: torch.dtype = torch.float32
     ) -> "StaticChain":
-        """The chain that does what the batches with these params_NP ask for, and no more."""
+        """Return the smallest chain that covers the batches with these params_NP."""
         every = torch.cat(list(params))
         return cls(
             p,
