@@ -12,7 +12,7 @@ MACHINE = "On this machine"
 
 
 class GroupedHelp(TyperCommand):
-    """Help that groups options by `rich_help_panel`; options without a panel are under "Options"."""
+    """Help with options grouped by `rich_help_panel`; others stand under "Options"."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
