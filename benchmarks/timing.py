@@ -1,4 +1,4 @@
-"""How long calls take: replayed from a CUDA graph, launched one by one, or kernel by kernel.
+"""Timing of calls: replayed from a CUDA graph, launched one by one, or kernel by kernel.
 
 A measurement is of a list of calls on different inputs, so that no call finds in the L2 cache what
 the one before it left there. Results are seconds a call.

@@ -43,7 +43,7 @@ WAYS = f"""\
 
 
 def terminal_table(bench: KernelBench) -> str:
-    """A line for each batch, p and drop: the time for each kind, and its fraction of a copy's."""
+    """Return a line for each batch, p and drop: each kind's time and fraction of a copy's time."""
     lines = [
         f"{bench.environment['device']}: copies move {bench.copy_bytes_per_s / 1e9:,.0f} GB/s; "
         "microseconds (bytes that must move, as a fraction of that bandwidth)",
@@ -68,7 +68,7 @@ def _peer_name(peer: PeerTime) -> str:
 
 
 def page(bench: KernelBench) -> str:
-    """The page of a result: hardware, command, goals, other ways to the tokens, every figure."""
+    """Return a result's page: hardware, command, goals, other implementations, every figure."""
     where = [f"- {name}: {value}" for name, value in bench.environment.items()]
     lines = [
         f"# The fused op ({bench.environment['device']})",
@@ -156,7 +156,7 @@ def page_name(bench: KernelBench) -> str:
 
 
 def card(device: str) -> str:
-    """A device's name without its maker, memory and socket, in small letters and digits."""
+    """Return a device's name without maker, memory and socket, in small letters and digits."""
     words = re.split(r"[^a-z0-9]+", device.lower())
     beside = re.compile(r"nvidia|geforce|tesla|\d+gb|hbm\w*|pcie|sxm\d*|nvl")
     return "".join(word for word in words if not beside.fullmatch(word)) or "gpu"

@@ -1,4 +1,4 @@
-"""What the kernel benchmark found: as data, as a table for the terminal, as a page."""
+"""Result of the kernel benchmark: as data, as a table for the terminal, as a page."""
 
 import json
 from collections.abc import Callable

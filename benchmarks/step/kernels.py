@@ -1,4 +1,4 @@
-"""What the kernels of a training step do, told by their names and by marks between them.
+"""Purposes of a training step's kernels, derived from their names and from marks between them.
 
 A trace is a list of kernels: those of a GPU, or on a CPU torch's outermost operators. Three marks
 stand in each step: where it begins, where the encoder's features are there, and where their
@@ -88,7 +88,7 @@ class TracedStep:
 
 
 def part_of(name: str) -> Part:
-    """What a kernel outside of heads and loss does."""
+    """Return the part of the step for a kernel outside of heads and loss."""
     fused = re.match("triton_(poi|red|per)_fused", name)
     for part, pattern in _FUSED if fused else _NAMED:
         if re.search(pattern, name, re.IGNORECASE):

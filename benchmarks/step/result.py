@@ -63,12 +63,12 @@ class StepRow:
 
     @property
     def floor_s(self) -> float:
-        """Of the parts that have one."""
+        """Return the sum of the floors of all parts with a floor."""
         return sum(part.floor_s or 0.0 for part in self.parts)
 
     @property
     def sample_cost(self) -> float:
-        """Units an image costs."""
+        """Return the cost of an image in units."""
         return SimCLRMethod(size=SIZE).sample_cost(Compression(self.p, self.drop))
 
     @property
@@ -116,12 +116,12 @@ class StepBench:
     elapsed_s: float
 
     def of_peak(self, row: StepRow) -> float:
-        """What the encoder's matrix products alone would take at the peak, by the step's time."""
+        """Return the encoder's matrix product time at peak rate as a share of the step's time."""
         floors = (part.floor_s or 0.0 for part in row.parts if part.part == "matrix products")
         return sum(floors) / row.step.median_s
 
     def alone_of_counted(self, row: StepRow) -> float | None:
-        """What the step realises of its counted speed-up, against the model's uncompressed one."""
+        """Return the realised fraction of the counted speed-up over the uncompressed step."""
         plain = next((r for r in self.rows if r.model == row.model and r.is_uncompressed), None)
         if plain is None:
             return None

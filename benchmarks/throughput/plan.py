@@ -1,4 +1,4 @@
-"""What bench-throughput measures: on a GPU, quickly, and on a CPU."""
+"""Plans of bench-throughput: for a GPU, for a quick run, and for a CPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ class Plan:
         return self.only != "step"
 
     def has(self, part: Part) -> bool:
-        """Whether a part is measured alone."""
+        """Return True if the plan measures this part."""
         return self.only in (None, part)
 
 

@@ -1,4 +1,4 @@
-"""What bench-throughput found: as data, as a table for the terminal, as a page."""
+"""Result of bench-throughput: as data, as a table for the terminal, as a page."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -64,14 +64,14 @@ class ThroughputBench:
         return realised / counted if counted and realised else None
 
     def alone_of_counted(self, row: Row) -> float | None:
-        """What the steps alone realise, without data, of the counted speed-up."""
+        """Return the fraction of the counted speed-up that the steps realise without data."""
         plain, counted = self.uncompressed(row.model), self.counted(row)
         if not (plain and counted):
             return None
         return plain.synthetic.median_s / row.synthetic.median_s / counted
 
     def limit(self, row: Row) -> Limit | None:
-        """What limits the live run; the loader's rate is that measured nearest in tokens.
+        """Return the limit of the live run; use the loader rate measured nearest in tokens.
 
         None where too little was measured to tell.
         """
@@ -103,7 +103,7 @@ class ThroughputBench:
         return min(loaders, key=gap).time.median_s
 
     def doubts(self) -> list[str]:
-        """What cannot be so: rows whose live run, which does more, was the faster one."""
+        """Return a warning for each row whose live run was faster than its step without data."""
         return [
             f"{row.name}: live at {row.of_synthetic:.0%} of the rate of the step alone. Something "
             "else slowed the step down: measure again on an idle machine."

@@ -89,10 +89,10 @@ class Row:
 
     @property
     def tax_s(self) -> float | None:
-        """What data adds to a step."""
+        """Return the seconds that data adds to a step."""
         return self.live.median_s - self.synthetic.median_s if self.live else None
 
     @property
     def flops_per_s(self) -> float:
-        """Of the step alone."""
+        """Return the operations per second of the step without data."""
         return self.flops / self.synthetic.median_s

@@ -1,4 +1,4 @@
-"""What each part of training does alone, and what all do together: images and tokens a second.
+"""Throughput of each part of training alone and of all together: images and tokens a second.
 
 `accelssl bench-throughput` calls bench_throughput and write_page. Decoder, loader, op and step are
 measured alone, then the step fed by the loader, as training has it, for each model and compression;

@@ -1,4 +1,4 @@
-"""What a long command does at the moment, on standard error: shown on a terminal, where nobody
+"""Progress of a long command on standard error: shown on a terminal, where nobody
 looks on a line every half minute."""
 
 import sys
