@@ -92,7 +92,7 @@ class DaliChain:
 
 
 def _parameters(params_NP: Tensor) -> tuple[Any, ...]:
-    """The op's parameters as DALI takes them, one array for each of PARAMETERS."""
+    """Return the op's parameters in DALI's form, one array for each of PARAMETERS."""
     params = params_NP.cpu().numpy()
     is_jittered = params[:, Column.ORDER] >= 0
     names = (Column.BRIGHTNESS, Column.CONTRAST, Column.SATURATION)

@@ -90,7 +90,7 @@ def _keep(crops: int, compression: Compression, epoch: int) -> Tensor:
 
 
 def moved_bytes(inputs: Inputs, p: int, dtype: torch.dtype = DTYPE) -> int:
-    """Bytes that any implementation moves: what it reads of its inputs, each once, and its output.
+    """Count the bytes any implementation moves: the inputs it reads, each once, and its output.
 
     The mean gray of a jittered crop needs all of the crop.
     """

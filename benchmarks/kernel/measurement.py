@@ -170,7 +170,7 @@ def _calls_of(chain: Callable[..., Any], sets: Sequence[Inputs]) -> list[Callabl
 def _kernels(
     implementation: str, calls: Sequence[Sequence[Call]]
 ) -> list[tuple[float, float]] | None:
-    """For each case the median seconds of the kernel that sums grays, and of that for tokens."""
+    """Return each case's median seconds of the kernel that sums grays and of the tokens kernel."""
     if implementation not in KERNELS:
         return None
     gray, tokens = KERNELS[implementation]

@@ -92,7 +92,7 @@ def page(bench: KernelBench) -> str:
 
 
 def _groups(times: Iterable[KernelTime]) -> list[tuple[str, list[KernelTime]]]:
-    """By implementation, the first one first; within one, by batch, p and drop."""
+    """Group by implementation, in order; within each, sort by batch, p and drop."""
     names = list(dict.fromkeys(time.implementation for time in times))
     groups = [(name, [t for t in times if t.implementation == name]) for name in names]
     return [(name, sorted(g, key=lambda t: (t.crops, t.p, t.drop))) for name, g in groups]
@@ -146,7 +146,7 @@ def _us(seconds: float) -> str:
 
 
 def page_name(bench: KernelBench) -> str:
-    """kernel_<card>_<yyyymm>.md.
+    """Return kernel_<card>_<yyyymm>.md.
 
     >>> card("NVIDIA H100 80GB HBM3"), card("NVIDIA GeForce RTX 4090"), card("cpu")
     ('h100', 'rtx4090', 'cpu')

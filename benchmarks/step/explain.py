@@ -113,7 +113,7 @@ class _Explanation:
     notes: list[str] = field(default_factory=list)
 
     def add(self, config: TrainConfig) -> None:
-        """The rows of a model, whose one Step serves all compressions."""
+        """Add the rows of a model; one Step serves all compressions."""
         step: _MarkedStep | None = None
         for compression in self.plan.compressions:
             self.progress(f"{config.model} {compression}")

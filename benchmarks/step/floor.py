@@ -24,7 +24,7 @@ class Peaks:
 def floors(
     shape: ModelShape, pairs: int, keep: int, trained: int, value_bytes: int, peaks: Peaks
 ) -> dict[Part, float]:
-    """Seconds of each part of a step of SimCLR that has a floor.
+    """Return the seconds of each part of a SimCLR step that has a floor.
 
     pairs: images, of two views with `keep` patches each. trained: parameters that are. value_bytes:
     of a number in the matrix products.

@@ -81,21 +81,21 @@ class StepRow:
 
 
 def part_times(steps: Sequence[TracedStep], floors: Mapping[Part, float]) -> tuple[PartTime, ...]:
-    """Means over steps, of every part."""
+    """Return every part's means over steps."""
     found = _means(steps, lambda work: work.part)
     found["gaps"] = sum(step.idle_s for step in steps) / len(steps), 0
     return tuple(PartTime(part, *found.get(part, (0.0, 0)), floors.get(part)) for part in PARTS)
 
 
 def longest_kernels(steps: Sequence[TracedStep]) -> tuple[NamedTime, ...]:
-    """The LONGEST names, in a mean over steps."""
+    """Return the LONGEST longest kernels by name, in a mean over steps."""
     found = _means(steps, lambda work: (work.name, work.part))
     longest = sorted(found.items(), key=lambda item: item[1], reverse=True)[:LONGEST]
     return tuple(NamedTime(*name_part, *mean) for name_part, mean in longest)
 
 
 def _means(steps: Sequence[TracedStep], key: Callable[[Work], K]) -> dict[K, tuple[float, int]]:
-    """Seconds and launches a step, of all works of one key."""
+    """Return seconds and launches per step for each key."""
     works: dict[K, list[float]] = {}
     for work in (work for step in steps for work in step.works):
         works.setdefault(key(work), []).append(work.own_s)

@@ -65,7 +65,7 @@ def read_into_cache(files: Iterable[str]) -> str | None:
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping, as Linux estimates it; else what is free."""
+    """Return Linux's estimate of memory available without swapping; else the free memory."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -42,18 +42,18 @@ class ThroughputBench:
         return row.flops_per_s / self.peak.flops_per_s if self.peak else None
 
     def uncompressed(self, model: str) -> Row | None:
-        """The row that a model's speed-ups are against."""
+        """Return the baseline row of a model's speed-ups."""
         plain = (UNCOMPRESSED.p, UNCOMPRESSED.drop)
         rows = (row for row in self.rows if (row.model, row.p, row.drop) == (model, *plain))
         return next(rows, None)
 
     def counted(self, row: Row) -> float | None:
-        """Units of an uncompressed image by those of an image of this row."""
+        """Return the units of an uncompressed image divided by the units of this row's image."""
         plain = self.uncompressed(row.model)
         return plain.sample_cost / row.sample_cost if plain else None
 
     def realised(self, row: Row) -> float | None:
-        """Rate of the live run by that of the uncompressed live run."""
+        """Return the live run's rate divided by the uncompressed live run's rate."""
         plain = self.uncompressed(row.model)
         if not (plain and plain.live and row.live):
             return None
@@ -112,7 +112,7 @@ class ThroughputBench:
         ]
 
     def goals(self) -> list[Goal]:
-        """The goals, for a GPU and all parts: a CPU has none."""
+        """Return the goals for a GPU and all parts; a CPU has no goals."""
         if self.environment["device"] == "cpu" or self.only:
             return []
         base = [row for row in self.rows if row.model == GOAL_MODEL]
@@ -161,7 +161,7 @@ class ThroughputBench:
         return terminal_table(self)
 
     def to_markdown(self, picture: str) -> str:
-        """The page. picture: the name of the plot beside it."""
+        """Return the page. picture: the name of the plot in the page's folder."""
         from accelssl.benchmarks.throughput.page import page
 
         return page(self, picture)

@@ -81,6 +81,6 @@ def wait_for(device: torch.device) -> None:
 
 
 def cpu_seconds() -> float:
-    """Processor time of this process and of its children that have ended, in seconds."""
+    """Return the processor time of this process and its ended children, in seconds."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
