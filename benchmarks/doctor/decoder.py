@@ -64,7 +64,7 @@ def _data_path(context: Context, device: torch.device) -> Finding:
 
 
 def _levels(values_NLV: Tensor) -> Tensor:
-    """Uncompressed tokens put together again: images_NHWC in 8-bit levels."""
+    """Reassemble uncompressed tokens to images_NHWC in 8-bit levels."""
     grid = _SIDE // BASE_SIDE
     patches = values_NLV.cpu().double().view(-1, grid, grid, CHANNELS, BASE_SIDE, BASE_SIDE)
     images = patches.permute(0, 1, 4, 2, 5, 3).flatten(3, 4).flatten(1, 2)

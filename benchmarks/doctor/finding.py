@@ -50,7 +50,7 @@ def mega(rate: float) -> str:
 
 
 def device_to_look_at(asked: str) -> torch.device:
-    """The device that auto, cpu, cuda or cuda:N means; the CPU where torch can use no GPU at all.
+    """Return the device for auto, cpu, cuda or cuda:N; the CPU if torch can use no GPU.
 
     Unlike training, which refuses then, the doctor is to say why. UserError for other names and for
     a number that is too high.

@@ -40,7 +40,7 @@ def check_waiting_threads(context: Context) -> Finding:
 
 
 def core_quota() -> float | None:
-    """The cores whose time the cgroups of this process, and those above, grant it; None: no limit.
+    """Return the cores that this process's cgroups and their parents grant; None: no limit.
 
     Both versions of cgroups are looked at.
     """
@@ -60,7 +60,7 @@ def core_quota() -> float | None:
 
 
 def _quotas(root: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
-    """The quotas at `path` below `root` and at every folder above it.
+    """Return the quotas at `path` below `root` and at every folder above `path`.
 
     In a container the path may be the host's, and only the root be there.
     """

@@ -24,7 +24,7 @@ _ALL: tuple[Implementation, ...] = ("cuda", "triton", "torch")
 
 
 def check_op(context: Context) -> Finding:
-    """The implementation that "auto" means here, and each other that runs, gives the definition."""
+    """Check every implementation that runs here, "auto" first, against the definition."""
     known = context.implementation
     chosen = op.runs_on(context.device).partition(",")[0] if known == "auto" else known
     names: tuple[Implementation, ...] = (known,) if known != "auto" else _ALL
@@ -99,7 +99,7 @@ def _expected(p: int) -> tuple[Tensor, Tensor]:
 
 @cache
 def _inputs(p: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Noise, smooth colours and grays under SimCLR's augmentation, half of it solarized besides."""
+    """Return noise, smooth colours and grays with SimCLR's augmentation, half of them solarized."""
     rng = np.random.default_rng(p)
     crops = rng.integers(0, 256, (CROPS, SIZE, SIZE, 3), dtype=np.uint8)
     ramp = np.linspace(0, 255, SIZE).astype(np.uint8)

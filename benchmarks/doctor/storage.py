@@ -95,7 +95,7 @@ def _judged(
 
 
 def _files(context: Context) -> tuple[list[Path], bool]:
-    """Files to read, MOST_BYTES of them or a little more; whether they are the user's."""
+    """Return the files to read, up to about MOST_BYTES; and True if the files are the user's."""
     if context.data is not None:
         chosen: list[Path] = []
         for tar in sorted(Path(context.data).glob("*.tar")):

@@ -188,7 +188,7 @@ def _kernels(
 
 
 def _refuse_wrong(who: str, tokens_NLV: Tensor, inputs: Inputs, p: int) -> None:
-    """A time means nothing if the tokens are not the definition's, but for their rounding."""
+    """Raise RuntimeError if the tokens differ from the definition's by more than rounding."""
     batch = (inputs.crops_NHWC, inputs.params_NP, inputs.keep_idx_NL)
     crops, params, keep_idx = (x[:CHECKED] for x in batch)
     expected = reference.augment_patchify(crops, params, keep_idx, p)

@@ -97,7 +97,7 @@ def part_of(name: str) -> Part:
 
 
 def traced_steps(kernels: Iterable[Kernel]) -> list[TracedStep]:
-    """The steps of a trace that ends in the mark that would begin another one, but for the first,
+    """Return the steps of a trace that ends in a further step's mark. Leave out the first step,
     in which the profiler itself begins.
 
     Raises RuntimeError if the trace lacks marks: then no kernel's place is known.

@@ -70,7 +70,7 @@ class PackedPictures:
         return float(self.sizes_N2.prod(axis=1).mean())
 
     def windows(self, epoch: int) -> Windows:
-        """windows_N4 as the loader draws them."""
+        """Return windows_N4 as the loader draws them."""
         return random_windows(VIEW, 0, 0, epoch, np.arange(len(self)), self.sizes_N2)
 
     def crops(self, windows: Sequence[Windows], side: int) -> Iterator[NDArray[np.uint8]]:
