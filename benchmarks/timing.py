@@ -1,4 +1,4 @@
-"""How long calls take: replayed from a CUDA graph, launched one by one, or kernel by kernel.
+"""Timing of calls: replayed from a CUDA graph, launched one by one, or kernel by kernel.
 
 A measurement is of a list of calls on different inputs, so that no call finds in the L2 cache what
 the one before it left there. Results are seconds a call.
@@ -32,7 +32,7 @@ class Timing:
 
 @torch.no_grad()
 def time_captured(calls: Sequence[Call], device: torch.device, runs: int) -> Timing:
-    """The calls as one CUDA graph, replayed `runs` times: the time of the device alone.
+    """Time the calls as one CUDA graph, replayed `runs` times: device time only.
 
     Results stay alive until the graph is done with, so that each call writes to memory of its own.
     On the CPU, which has no graphs, it is time_launched.
@@ -69,7 +69,7 @@ def _events(count: int) -> list[torch.cuda.Event]:
 
 @torch.no_grad()
 def time_launched(calls: Sequence[Call], device: torch.device, runs: int) -> Timing:
-    """The calls launched one after another from Python, until the device is done with all."""
+    """Time the calls launched in turn from Python, until the device has finished all."""
     seconds = []
     for run in range(runs + 1):
         _wait_for(device)
@@ -89,7 +89,7 @@ def _wait_for(device: torch.device) -> None:
 
 @torch.no_grad()
 def kernel_seconds(calls: Sequence[Call], kernels: Sequence[str]) -> list[dict[str, float]] | None:
-    """For each call, the seconds on the GPU of the kernels that have one of these names.
+    """Return for each call the GPU seconds of the kernels with one of these names.
 
     All calls must launch the same number of them. None if the profiler did not see them all.
     """
@@ -133,7 +133,7 @@ class Copies:
         self.bytes_per_s = 2 * 4 * values / large_s
 
     def seconds(self, moved_bytes: int, calls: int) -> float:
-        """Median time of a copy that reads half of the bytes and writes the other half.
+        """Return the median time of a copy that reads half of the bytes and writes the other half.
 
         `calls` copies of different bytes (as far as there are that many) make a measurement.
         """

@@ -47,5 +47,5 @@ def _text(finding: Finding) -> Text:
 
 
 def to_json(examination: Examination) -> str:
-    """A JSON list with an object for each line: name, verdict, found, remedy."""
+    """Return a JSON list with an object for each line: name, verdict, found, remedy."""
     return json.dumps([asdict(finding) for finding in examination.findings], indent=1)

@@ -40,7 +40,7 @@ def images_per_s(
     hardware_load: float,
     seconds: float,
 ) -> float:
-    """Images decoded a second, measured for about `seconds` after a warm-up.
+    """Measure images decoded per second, for about `seconds` after a warm-up.
 
     `hardware_load` is the share given to the hardware decoder, 0 to 1; on the CPU it has no
     meaning. `jpegs` are taken in turn, BATCH at a time.

@@ -1,4 +1,4 @@
-"""Decoding: is what comes out of the data path the picture, and how fast does it come?"""
+"""Checks of decoding: correct pixels from the data path, and the decoder's speed."""
 
 import io
 from functools import partial
@@ -30,12 +30,12 @@ _SIDE = 224  # of the crops that evaluation looks at
 
 
 def check_data_path_on_cpu(context: Context) -> Finding:
-    """From shards to tokens by DALI on the CPU, against Pillow."""
+    """Compare tokens that DALI makes from shards on the CPU with Pillow's decoding."""
     return _data_path(context, torch.device("cpu"))
 
 
 def check_data_path_on_gpu(context: Context) -> Finding:
-    """From shards to tokens by DALI and the op on the GPU, against Pillow."""
+    """Compare tokens that DALI and the op make from shards on the GPU with Pillow's decoding."""
     return _data_path(context, context.device)
 
 
@@ -64,7 +64,7 @@ def _data_path(context: Context, device: torch.device) -> Finding:
 
 
 def _levels(values_NLV: Tensor) -> Tensor:
-    """Uncompressed tokens put together again: images_NHWC in 8-bit levels."""
+    """Reassemble uncompressed tokens to images_NHWC in 8-bit levels."""
     grid = _SIDE // BASE_SIDE
     patches = values_NLV.cpu().double().view(-1, grid, grid, CHANNELS, BASE_SIDE, BASE_SIDE)
     images = patches.permute(0, 1, 4, 2, 5, 3).flatten(3, 4).flatten(1, 2)
@@ -83,7 +83,7 @@ def _as_pillow_shows(split: Split) -> Tensor:
 
 
 def check_decoder_on_cpu(context: Context) -> Finding:
-    """The rate of libjpeg-turbo on all cores that may be used."""
+    """Measure the rate of libjpeg-turbo on all usable cores."""
     cores = usable_cores()
     rate = _rate(context, 0)
     found = f"{rate:,.0f} images/s of 500 x 375 px on {cores} cores"
@@ -94,7 +94,7 @@ def check_decoder_on_cpu(context: Context) -> Finding:
 
 
 def check_hardware_decoder(context: Context) -> Finding:
-    """Whether the card has one, as nvJPEG says, and whether DALI gains by it."""
+    """Ask nvJPEG for a hardware decoder and measure how much faster DALI is with it."""
     from accelssl.benchmarks.doctor.jpeg_engines import NoAnswer, jpeg_engines
 
     name, rate = "decoder, gpu", partial(_rate, context)

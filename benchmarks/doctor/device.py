@@ -22,7 +22,7 @@ _CACHE = "XDG_CACHE_HOME"
 
 
 def check_gpu(context: Context) -> Finding:
-    """There is a GPU that torch can use, or there is none."""
+    """Check for a GPU that torch can use."""
     if context.on_gpu:
         return _working_gpu(context.device)
     if context.asked == "cpu":
@@ -60,7 +60,7 @@ def _working_gpu(device: torch.device) -> Finding:
 
 
 def check_gpu_memory(context: Context) -> Finding:
-    """Enough of it is free."""
+    """Check that enough GPU memory is free."""
     free_bytes, total_bytes = torch.cuda.mem_get_info(context.device)
     found = f"{mega(free_bytes)} of {mega(total_bytes)} are free"
     if free_bytes < LEAST_FREE_BYTES:
@@ -70,7 +70,7 @@ def check_gpu_memory(context: Context) -> Finding:
 
 
 def check_copies(context: Context) -> Finding:
-    """From pinned memory to the GPU, as encoded images go."""
+    """Measure copies from pinned memory to the GPU, the path of encoded images."""
     source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty_like(source, device=context.device)
     seconds = []
@@ -88,7 +88,7 @@ def check_copies(context: Context) -> Finding:
 
 
 def check_bf16(context: Context) -> Finding:
-    """Tensor cores multiply in bfloat16."""
+    """Measure bfloat16 products on tensor cores."""
     major, minor = torch.cuda.get_device_capability(context.device)
     if major < 8:
         remedy = "Train with --precision fp32 and expect a fraction of the speed of newer cards."
@@ -104,7 +104,7 @@ _KERNELS = 16, "bfloat16"
 
 
 def check_nvrtc(context: Context) -> Finding:
-    """Compiles the op for this card, and keeps the result for the next start."""
+    """Compile the op for this card and cache the result for the next start."""
     major, minor = torch.cuda.get_device_capability(context.device)
     architecture = f"sm_{major}{minor}"
     try:
@@ -139,7 +139,7 @@ def _cache_in(folder: str) -> Iterator[None]:
 
 
 def check_triton(context: Context) -> Finding:
-    """Compiles a small kernel and runs it, as torch.compile does with larger ones."""
+    """Compile and run a small Triton kernel, as torch.compile does with larger ones."""
     try:
         from accelssl.benchmarks.doctor.triton_kernel import doubled, version
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""All checks, in order; one that fails to check is a finding too."""
+"""All checks, in order. A check that raises an error also becomes a finding."""
 
 import time
 from collections.abc import Callable
@@ -64,7 +64,7 @@ _LAST: tuple[Check, ...] = (
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found, line by line, and how long it took."""
+    """Findings of all checks, and the time they took."""
 
     findings: tuple[Finding, ...]
     elapsed_s: float
@@ -75,7 +75,7 @@ class Examination:
 
 
 def checks_for(context: Context) -> tuple[Check, ...]:
-    """What is looked at: without a GPU nothing that needs one."""
+    """Return the checks to run; without a GPU, leave out checks that need a GPU."""
     of_device = _OF_GPU if context.on_gpu else ()
     decoding = _DECODING_ON_GPU if context.on_gpu else _DECODING_ON_CPU
     return (*_FIRST, *of_device, *_EVERYWHERE, *decoding, *_LAST)

@@ -1,4 +1,4 @@
-"""What a check finds, and what it may look at."""
+"""Input and result of a check."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Context:
-    """What to look at.
+    """Input of the checks.
 
     `asked`: the device as the user named it. `data`: a shard set, or None. `scratch`: an empty
     folder, on the disk to measure where there is no `data`. `implementation`: of the op, to compare
@@ -45,12 +45,12 @@ class Context:
 
 
 def mega(rate: float) -> str:
-    """A rate or size in bytes, for reading: 512 MB, 3.1 GB."""
+    """Format a rate or size in bytes: 512 MB, 3.1 GB."""
     return f"{rate / 1e9:.1f} GB" if rate >= 1e9 else f"{rate / 1e6:.0f} MB"
 
 
 def device_to_look_at(asked: str) -> torch.device:
-    """The device that auto, cpu, cuda or cuda:N means; the CPU where torch can use no GPU at all.
+    """Return the device for auto, cpu, cuda or cuda:N; the CPU if torch can use no GPU.
 
     Unlike training, which refuses then, the doctor is to say why. UserError for other names and for
     a number that is too high.

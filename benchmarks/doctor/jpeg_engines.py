@@ -13,7 +13,7 @@ class NoAnswer(Exception):
 
 
 def jpeg_engines(device: torch.device) -> tuple[int, int]:
-    """(engines, cores of each); (0, 0) for a card without. Raises NoAnswer."""
+    """Return (engines, cores of each); (0, 0) for a card without engines. Raise NoAnswer."""
     nvjpeg = _library()
     handle = ctypes.c_void_p()
     with torch.cuda.device(device):

@@ -14,7 +14,7 @@ _OF_PROCESS = Path("/proc/self/cgroup")
 
 
 def check_cores(context: Context) -> Finding:
-    """Enough cores, and no quota below the number that programs see."""
+    """Check for enough cores, and for no quota below the number that programs see."""
     cores, quota = usable_cores(), core_quota()
     found = f"{cores} of {os.cpu_count()} may be used"
     if quota is not None:
@@ -30,7 +30,7 @@ def check_cores(context: Context) -> Finding:
 
 
 def check_waiting_threads(context: Context) -> Finding:
-    """Threads that wait must sleep."""
+    """Check that waiting threads sleep."""
     policy = os.environ.get("OMP_WAIT_POLICY")
     if (policy or "").lower() == "passive":
         return Finding("waiting threads", "ok", "OMP_WAIT_POLICY is passive")
@@ -40,7 +40,7 @@ def check_waiting_threads(context: Context) -> Finding:
 
 
 def core_quota() -> float | None:
-    """The cores whose time the cgroups of this process, and those above, grant it; None: no limit.
+    """Return the cores that this process's cgroups and their parents grant; None: no limit.
 
     Both versions of cgroups are looked at.
     """
@@ -60,7 +60,7 @@ def core_quota() -> float | None:
 
 
 def _quotas(root: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
-    """The quotas at `path` below `root` and at every folder above it.
+    """Return the quotas at `path` below `root` and at every folder above `path`.
 
     In a container the path may be the host's, and only the root be there.
     """

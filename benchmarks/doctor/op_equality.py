@@ -24,7 +24,7 @@ _ALL: tuple[Implementation, ...] = ("cuda", "triton", "torch")
 
 
 def check_op(context: Context) -> Finding:
-    """The implementation that "auto" means here, and each other that runs, gives the definition."""
+    """Check every implementation that runs here, "auto" first, against the definition."""
     known = context.implementation
     chosen = op.runs_on(context.device).partition(",")[0] if known == "auto" else known
     names: tuple[Implementation, ...] = (known,) if known != "auto" else _ALL
@@ -63,7 +63,7 @@ def _first_line(error: Exception) -> str:
 def _largest_error(
     implementation: Implementation, device: torch.device, sides_p: Sequence[int]
 ) -> float:
-    """The worst error of all cases, as a fraction of its limit."""
+    """Return the worst error of all cases, as a fraction of its limit."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     fractions = []
     for p in sides_p:
@@ -74,7 +74,7 @@ def _largest_error(
 
 
 def error_by_limit(tokens: Tensor, exact: Tensor, plain: Tensor) -> float:
-    """How much of the error that is allowed the tokens have: at most 1 is right.
+    """Return the tokens' error as a fraction of the allowed error; at most 1 is correct.
 
     `exact` is the definition in float64, `plain` in float32. Not finite: infinitely wrong.
     """
@@ -91,7 +91,7 @@ def error_by_limit(tokens: Tensor, exact: Tensor, plain: Tensor) -> float:
 
 @cache
 def _expected(p: int) -> tuple[Tensor, Tensor]:
-    """The definition in float64 and in float32."""
+    """Return the definition's tokens in float64 and in float32."""
     inputs = _inputs(p)
     exact = reference.augment_patchify(*inputs, p, torch.float64)
     return exact, reference.augment_patchify(*inputs, p)
@@ -99,7 +99,7 @@ def _expected(p: int) -> tuple[Tensor, Tensor]:
 
 @cache
 def _inputs(p: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Noise, smooth colours and grays under SimCLR's augmentation, half of it solarized besides."""
+    """Return noise, smooth colours and grays with SimCLR's augmentation, half of them solarized."""
     rng = np.random.default_rng(p)
     crops = rng.integers(0, 256, (CROPS, SIZE, SIZE, 3), dtype=np.uint8)
     ramp = np.linspace(0, 255, SIZE).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Are the packages here, and do they fit together?"""
+"""Checks that the packages are installed and fit together."""
 
 import ctypes
 from importlib import import_module, metadata
@@ -14,7 +14,7 @@ DALI_PACKAGES = {12: "nvidia-dali-cuda120", 13: "nvidia-dali-cuda130"}
 
 
 def check_torch(context: Context) -> Finding:
-    """torch computes what it should: the sum of a product, exactly."""
+    """Check that torch computes the sum of a product exactly."""
     build = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU alone"
     numbers = torch.arange(64, dtype=torch.float64).view(8, 8)
     total = float((numbers @ numbers.T).sum())
@@ -26,7 +26,7 @@ def check_torch(context: Context) -> Finding:
 
 
 def check_requirements(context: Context) -> Finding:
-    """What accelssl itself was installed with is there, in releases that are new enough."""
+    """Check that the packages accelssl requires are installed in new enough releases."""
     problems, found = [], []
     for requirement in map(Requirement, metadata.requires("accelssl") or ()):
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -44,7 +44,7 @@ def check_requirements(context: Context) -> Finding:
 
 
 def check_dali_package(context: Context) -> Finding:
-    """DALI is imported, and is for a CUDA that the driver of a wanted GPU can run."""
+    """Import DALI and check that the driver of a wanted GPU can run DALI's CUDA version."""
     installed = {major: v for major, name in DALI_PACKAGES.items() if (v := version_of(name))}
     wanted = _cuda_major() or max(DALI_PACKAGES)
     remedy = f'Install it with: pip install "accelssl[cu{wanted}]"'
@@ -70,18 +70,18 @@ def check_dali_package(context: Context) -> Finding:
 
 
 def check_object_storage(context: Context) -> Finding:
-    """boto3, which only s3:// needs."""
+    """Check for boto3; only s3:// needs boto3."""
     needed = (context.data or "").startswith("s3://")
     return _extra("s3://", "boto3", 'pip install "accelssl[s3]"', "broken" if needed else "absent")
 
 
 def check_torchvision(context: Context) -> Finding:
-    """torchvision, which only comparisons need."""
+    """Check for torchvision; only comparisons need torchvision."""
     return _extra("comparisons", "torchvision", "pip install torchvision", "absent")
 
 
 def check_tensorboard(context: Context) -> Finding:
-    """TensorBoard, which a run's log does not need."""
+    """Check for TensorBoard; a run's log does not need TensorBoard."""
     return _extra("TensorBoard", "tensorboard", "pip install tensorboard", "absent")
 
 
@@ -103,7 +103,7 @@ def _imported_version() -> str:
 
 
 def version_of(package: str) -> str | None:
-    """The version installed, or None."""
+    """Return the installed version, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -115,7 +115,7 @@ def _cuda_major() -> int | None:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """The newest CUDA (major, minor) that the driver runs; None without a driver."""
+    """Return the newest CUDA (major, minor) that the driver runs; None without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

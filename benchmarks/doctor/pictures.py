@@ -1,4 +1,4 @@
-"""Pictures made here: to time the decoder on, and to see that the whole data path is right."""
+"""Synthetic pictures for timing the decoder and for checking the whole data path."""
 
 import io
 from functools import cache
@@ -17,7 +17,7 @@ _WIDTH, _HEIGHT = 500, 375  # ImageNet's most common size
 
 @cache
 def typical_jpegs() -> tuple[NDArray[np.uint8], ...]:
-    """Baseline JPEGs as large as ImageNet's: 500 x 375, about 110 kB.
+    """Return baseline JPEGs as large as ImageNet's: 500 x 375, about 110 kB.
 
     All are different: a decoder is no faster for having seen one before, but caches are.
     """
@@ -34,7 +34,7 @@ def typical_jpegs() -> tuple[NDArray[np.uint8], ...]:
 
 
 def write_shown_set(folder: Path) -> Path:
-    """A shard set of SHOWN pictures, some wide and some tall, one split train; its folder."""
+    """Write a shard set of SHOWN wide and tall pictures in split train; return its folder."""
     rng = np.random.default_rng(1)
     for i in range(SHOWN):
         size = (400, 300) if i % 2 else (300, 420)

@@ -10,13 +10,13 @@ from accelssl.pipeline.decode import hardware_queues
 from accelssl.pipeline.decode.hardware_queues import QUEUES, VARIABLE
 
 FEW = 8
-"""What CUDA gives where nobody asks for more."""
+"""Default number of queues in CUDA."""
 _TIMEOUT_S = 60
 _MOST_DELAY = 0.5
 
 
 def check_queues(context: Context) -> Finding:
-    """The number that this process has."""
+    """Check the number of hardware queues of this process."""
     problem = hardware_queues.problem()
     if problem is not None:
         return Finding("hardware queues", "slow", problem, hardware_queues.REMEDY)
@@ -41,7 +41,7 @@ def check_effect_of_queues(context: Context) -> Finding:
 
 
 def measure(device: str, queues: int) -> dict[str, float]:
-    """queue_trial.py's figures with that many queues. RuntimeError when it fails."""
+    """Return queue_trial.py's figures for this number of queues. Raise RuntimeError if it fails."""
     command = [sys.executable, "-m", "accelssl.benchmarks.doctor.queue_trial", device]
     environment = os.environ | {VARIABLE: str(queues)}
     answer = subprocess.run(

@@ -1,4 +1,4 @@
-"""How fast the disk and the shared memory are."""
+"""Checks of the speed of the disk and of the shared memory."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def least_rates(on_gpu: bool) -> tuple[float, float]:
-    """What a disk must give: bytes/s one after another, and images/s from random places.
+    """Return the rates a disk must reach: bytes/s in order, and images/s from random places.
 
     A GPU takes some thousands of images a second at strong compression, a CPU some tens.
     """
@@ -32,7 +32,7 @@ def least_rates(on_gpu: bool) -> tuple[float, float]:
 
 
 def check_shards(context: Context) -> Finding:
-    """The set of --data opens and its samples are read."""
+    """Open the shard set of --data and read samples."""
     if context.data is None:
         return Finding("shard set", "absent", "not asked for", "Name yours with --data.")
     try:
@@ -55,7 +55,7 @@ def check_shards(context: Context) -> Finding:
 
 
 def check_disk(context: Context) -> Finding:
-    """Reads from the disk, past the file cache: random pieces as training does, then in order."""
+    """Read from the disk, past the file cache: random pieces as in training, then in order."""
     if "://" in (context.data or ""):
         return Finding("disk", "absent", f"{context.data} is no local disk")
     files, is_data = _files(context)
@@ -95,7 +95,7 @@ def _judged(
 
 
 def _files(context: Context) -> tuple[list[Path], bool]:
-    """Files to read, MOST_BYTES of them or a little more; whether they are the user's."""
+    """Return the files to read, up to about MOST_BYTES; and True if the files are the user's."""
     if context.data is not None:
         chosen: list[Path] = []
         for tar in sorted(Path(context.data).glob("*.tar")):
@@ -114,7 +114,7 @@ def _files(context: Context) -> tuple[list[Path], bool]:
 
 
 def _drop_from_cache(descriptor: int) -> bool:
-    """Whether the file has left the cache, as far as the system can tell."""
+    """Return True if the system reports that the file has left the cache."""
     if not hasattr(os, "posix_fadvise"):
         return False
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -167,7 +167,7 @@ def _bytes_per_s(descriptors: list[int]) -> float:
 
 
 def check_shared_memory(context: Context) -> Finding:
-    """Large enough for NCCL and for the worker processes of other loaders, and fast."""
+    """Check that shared memory is fast, and large enough for NCCL and loaders' worker processes."""
     name = "shared memory"
     if not SHARED_MEMORY.is_dir():
         return Finding(name, "absent", f"there is no {SHARED_MEMORY}")

@@ -17,7 +17,7 @@ def _double(source, target, count, BLOCK: tl.constexpr):  # type: ignore[no-unty
 
 
 def doubled(numbers: Tensor) -> Tensor:
-    """Twice the numbers, which are contiguous, by Triton."""
+    """Return twice the contiguous numbers, computed by Triton."""
     result = torch.empty_like(numbers)
     count = numbers.numel()
     with torch.cuda.device_of(numbers):  # type: ignore[no-untyped-call]

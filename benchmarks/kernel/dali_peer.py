@@ -1,4 +1,4 @@
-"""What the op is compared with in DALI: its own augmentation, then torch for patches and tokens.
+"""Comparison of the op with DALI: DALI augments, then torch makes patches and tokens.
 
 DALI's fastest way to SimCLR's view: one fused color_twist, blur for those samples alone that have
 it (a conditional), one crop_mirror_normalize, which also flips; 8 bits in between, float16 in the
@@ -92,7 +92,7 @@ class DaliChain:
 
 
 def _parameters(params_NP: Tensor) -> tuple[Any, ...]:
-    """The op's parameters as DALI takes them, one array for each of PARAMETERS."""
+    """Return the op's parameters in DALI's form, one array for each of PARAMETERS."""
     params = params_NP.cpu().numpy()
     is_jittered = params[:, Column.ORDER] >= 0
     names = (Column.BRIGHTNESS, Column.CONTRAST, Column.SATURATION)

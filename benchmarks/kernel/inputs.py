@@ -48,7 +48,7 @@ class InputPool:
         self._pixels: list[Tensor] = []
 
     def sets(self, compression: Compression, kind: Kind) -> list[Inputs]:
-        """As many sets as keep the L2 cache out of it: 2 to MOST_SETS."""
+        """Return 2 to MOST_SETS sets, enough that no input stays in the L2 cache."""
         first = self._set(compression, kind, 0)
         needed = -(-self._cycle_bytes // moved_bytes(first, compression.p))
         others = range(1, min(max(2, needed), MOST_SETS))
@@ -90,7 +90,7 @@ def _keep(crops: int, compression: Compression, epoch: int) -> Tensor:
 
 
 def moved_bytes(inputs: Inputs, p: int, dtype: torch.dtype = DTYPE) -> int:
-    """Bytes that any implementation moves: what it reads of its inputs, each once, and its output.
+    """Count the bytes any implementation moves: the inputs it reads, each once, and its output.
 
     The mean gray of a jittered crop needs all of the crop.
     """

@@ -170,7 +170,7 @@ def _calls_of(chain: Callable[..., Any], sets: Sequence[Inputs]) -> list[Callabl
 def _kernels(
     implementation: str, calls: Sequence[Sequence[Call]]
 ) -> list[tuple[float, float]] | None:
-    """For each case the median seconds of the kernel that sums grays, and of that for tokens."""
+    """Return each case's median seconds of the kernel that sums grays and of the tokens kernel."""
     if implementation not in KERNELS:
         return None
     gray, tokens = KERNELS[implementation]
@@ -188,7 +188,7 @@ def _kernels(
 
 
 def _refuse_wrong(who: str, tokens_NLV: Tensor, inputs: Inputs, p: int) -> None:
-    """A time means nothing if the tokens are not the definition's, but for their rounding."""
+    """Raise RuntimeError if the tokens differ from the definition's by more than rounding."""
     batch = (inputs.crops_NHWC, inputs.params_NP, inputs.keep_idx_NL)
     crops, params, keep_idx = (x[:CHECKED] for x in batch)
     expected = reference.augment_patchify(crops, params, keep_idx, p)

@@ -43,7 +43,7 @@ WAYS = f"""\
 
 
 def terminal_table(bench: KernelBench) -> str:
-    """A line for each batch, p and drop: the time for each kind, and its fraction of a copy's."""
+    """Return a line for each batch, p and drop: each kind's time and fraction of a copy's time."""
     lines = [
         f"{bench.environment['device']}: copies move {bench.copy_bytes_per_s / 1e9:,.0f} GB/s; "
         "microseconds (bytes that must move, as a fraction of that bandwidth)",
@@ -68,7 +68,7 @@ def _peer_name(peer: PeerTime) -> str:
 
 
 def page(bench: KernelBench) -> str:
-    """The page of a result: hardware, command, goals, other ways to the tokens, every figure."""
+    """Return a result's page: hardware, command, goals, other implementations, every figure."""
     where = [f"- {name}: {value}" for name, value in bench.environment.items()]
     lines = [
         f"# The fused op ({bench.environment['device']})",
@@ -92,7 +92,7 @@ def page(bench: KernelBench) -> str:
 
 
 def _groups(times: Iterable[KernelTime]) -> list[tuple[str, list[KernelTime]]]:
-    """By implementation, the first one first; within one, by batch, p and drop."""
+    """Group by implementation, in order; within each, sort by batch, p and drop."""
     names = list(dict.fromkeys(time.implementation for time in times))
     groups = [(name, [t for t in times if t.implementation == name]) for name in names]
     return [(name, sorted(g, key=lambda t: (t.crops, t.p, t.drop))) for name, g in groups]
@@ -146,7 +146,7 @@ def _us(seconds: float) -> str:
 
 
 def page_name(bench: KernelBench) -> str:
-    """kernel_<card>_<yyyymm>.md.
+    """Return kernel_<card>_<yyyymm>.md.
 
     >>> card("NVIDIA H100 80GB HBM3"), card("NVIDIA GeForce RTX 4090"), card("cpu")
     ('h100', 'rtx4090', 'cpu')
@@ -156,7 +156,7 @@ def page_name(bench: KernelBench) -> str:
 
 
 def card(device: str) -> str:
-    """A device's name without its maker, memory and socket, in small letters and digits."""
+    """Return a device's name without maker, memory and socket, in small letters and digits."""
     words = re.split(r"[^a-z0-9]+", device.lower())
     beside = re.compile(r"nvidia|geforce|tesla|\d+gb|hbm\w*|pcie|sxm\d*|nvl")
     return "".join(word for word in words if not beside.fullmatch(word)) or "gpu"

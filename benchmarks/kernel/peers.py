@@ -1,4 +1,4 @@
-"""What the op is compared with in torch: the definition, and one that a compiler can take whole.
+"""Comparisons for the op in torch: the definition, and a version that compiles as one graph.
 
 Shapes as in reference.py: N crops, H = W pixels, L kept patches, V values a token.
 
@@ -61,7 +61,7 @@ class StaticChain(nn.Module):
     def of(
         cls, params: Sequence[Tensor], p: int, dtype: torch.dtype = torch.float32
     ) -> "StaticChain":
-        """The chain that does what the batches with these params_NP ask for, and no more."""
+        """Return the smallest chain that covers the batches with these params_NP."""
         every = torch.cat(list(params))
         return cls(
             p,
@@ -109,7 +109,7 @@ class StaticChain(nn.Module):
         return images
 
     def _hue_turned(self, images: Tensor, turn_N111: Tensor) -> Tensor:
-        """reference.adjust_hue, with its constants where a captured graph can read them."""
+        """Apply reference.adjust_hue, with its constants where a captured graph can read them."""
         r, g, b = images.unbind(1)
         v, chroma = images.amax(1), images.amax(1) - images.amin(1)
         safe = torch.where(chroma > 0, chroma, 1)
@@ -119,7 +119,7 @@ class StaticChain(nn.Module):
         return v[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp(0, 1)
 
     def _blurred(self, images: Tensor, sigma_N: Tensor) -> Tensor:
-        """The `blurred` samples of the largest sigma; those of them with none stay as they are."""
+        """Blur the `blurred` samples of the largest sigma; leave samples without blur unchanged."""
         radius, (height, width) = reference.BLUR_RADIUS, images.shape[-2:]
         sigma, chosen = torch.topk(sigma_N, self.blurred)
         offsets = torch.arange(-radius, radius + 1, device=images.device)

@@ -1,4 +1,4 @@
-"""What the kernel benchmark measures: on a GPU, quickly, and on a CPU."""
+"""Plans of the kernel benchmark: for a GPU, for a quick run, and for a CPU."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ PEER_CASES = (Compression(16, 0.75), Compression(30, 0.5), Compression(48, 0.5))
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: every p with every drop, in batches of each number of crops.
+    """Plan of a measurement: every p with every drop, in batches of each number of crops.
 
     peer_cases, with the largest batch: where the other ways are measured. runs: replays a figure.
     """

@@ -1,4 +1,4 @@
-"""What the kernel benchmark found: as data, as a table for the terminal, as a page."""
+"""Result of the kernel benchmark: as data, as a table for the terminal, as a page."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class KernelTime:
 
     @property
     def of_same_copy(self) -> float:
-        """The time of a copy of as many bytes, as a fraction of the op's."""
+        """Return the time of a copy of as many bytes, as a fraction of the op's time."""
         return self.copy_s / self.time.median_s
 
     @property
@@ -105,11 +105,11 @@ class KernelBench:
     elapsed_s: float
 
     def of_copy(self, time: KernelTime) -> float:
-        """Bytes that must move, a second, as a fraction of the bandwidth of a large copy."""
+        """Return the rate of necessary bytes, as a fraction of a large copy's bandwidth."""
         return time.bytes_per_s / self.copy_bytes_per_s
 
     def goals(self) -> list[Goal]:
-        """The goals, for the implementation that comes first: the one that is used.
+        """Return the goals for the first implementation, which training uses.
 
         They are for GPUs: a CPU has none.
         """

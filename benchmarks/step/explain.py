@@ -91,7 +91,7 @@ def write_json(bench: StepBench, files: ResultFiles) -> Path:
 
 
 def config_of(plan: Plan, model: str, precision: str) -> TrainConfig:
-    """Of a run of SimCLR, as far as its steps depend on it."""
+    """Return the settings of a SimCLR run that affect its steps."""
     return recipes.simclr(
         model, "", NO_END, constant(plan.compressions[0]), batch=plan.batch, precision=precision
     )
@@ -113,7 +113,7 @@ class _Explanation:
     notes: list[str] = field(default_factory=list)
 
     def add(self, config: TrainConfig) -> None:
-        """The rows of a model, whose one Step serves all compressions."""
+        """Add the rows of a model; one Step serves all compressions."""
         step: _MarkedStep | None = None
         for compression in self.plan.compressions:
             self.progress(f"{config.model} {compression}")

@@ -14,7 +14,7 @@ from accelssl.train.methods.simclr import simclr_flops
 
 @dataclass(frozen=True)
 class Peaks:
-    """What was measured of a device: operations of matrix products a second, bytes that copies read
+    """Measured peaks of a device: operations of matrix products a second, bytes that copies read
     and write a second."""
 
     flops_per_s: float
@@ -24,7 +24,7 @@ class Peaks:
 def floors(
     shape: ModelShape, pairs: int, keep: int, trained: int, value_bytes: int, peaks: Peaks
 ) -> dict[Part, float]:
-    """Seconds of each part of a step of SimCLR that has a floor.
+    """Return the seconds of each part of a SimCLR step that has a floor.
 
     pairs: images, of two views with `keep` patches each. trained: parameters that are. value_bytes:
     of a number in the matrix products.
@@ -76,7 +76,7 @@ def attention_bytes(shape: ModelShape, token_bytes: int) -> int:
 
 
 def layer_norm_bytes(shape: ModelShape, token_bytes: int) -> int:
-    """Of a norm and the residual sum before it: forward reads the branch and the stream and writes
+    """Count bytes of norms with the residual sums before: forward reads branch and stream, writes
     their sum and its norm, backward reads the norm's gradient, the sum and the stream's gradient
     and writes the sum's: 8 tensors of `token_bytes` each.
 
@@ -89,7 +89,7 @@ def layer_norm_bytes(shape: ModelShape, token_bytes: int) -> int:
 
 
 def activation_bytes(shape: ModelShape, token_bytes: int) -> int:
-    """Of an MLP: forward reads what the first layer put out and writes its activation, backward
+    """Count bytes of MLPs: forward reads the first layer's output, writes its activation; backward
     reads both's gradient and the former and writes a gradient: 5 tensors, as much wider than
     `token_bytes` as the layer is. Of a CLS row alone it is not counted.
     """

@@ -1,4 +1,4 @@
-"""What the kernels of a training step do, told by their names and by marks between them.
+"""Purposes of a training step's kernels, derived from their names and from marks between them.
 
 A trace is a list of kernels: those of a GPU, or on a CPU torch's outermost operators. Three marks
 stand in each step: where it begins, where the encoder's features are there, and where their
@@ -88,7 +88,7 @@ class TracedStep:
 
 
 def part_of(name: str) -> Part:
-    """What a kernel outside of heads and loss does."""
+    """Return the part of the step for a kernel outside of heads and loss."""
     fused = re.match("triton_(poi|red|per)_fused", name)
     for part, pattern in _FUSED if fused else _NAMED:
         if re.search(pattern, name, re.IGNORECASE):
@@ -97,7 +97,7 @@ def part_of(name: str) -> Part:
 
 
 def traced_steps(kernels: Iterable[Kernel]) -> list[TracedStep]:
-    """The steps of a trace that ends in the mark that would begin another one, but for the first,
+    """Return the steps of a trace that ends in a further step's mark. Leave out the first step,
     in which the profiler itself begins.
 
     Raises RuntimeError if the trace lacks marks: then no kernel's place is known.

@@ -15,6 +15,6 @@ def step_mark(place):  # type: ignore[no-untyped-def]
 
 
 def launch_mark(place: Tensor) -> None:
-    """Launch it on the current stream. place: one int32, on the GPU."""
+    """Launch the mark on the current stream. place: one int32, on the GPU."""
     with torch.cuda.device_of(place):  # type: ignore[no-untyped-call]
         step_mark[(1,)](place, num_warps=1)

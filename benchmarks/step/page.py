@@ -41,7 +41,7 @@ _HEAD = ("part", "ms", "share", "launches", "floor ms", "times")
 
 
 def terminal_table(bench: StepBench) -> str:
-    """A table for each model and compression, then notes."""
+    """Return a table for each model and compression, then notes."""
     lines = [f"{_machine(bench)}: {_rates(bench)}"]
     for row in bench.rows:
         lines += ["", f"{row.name}, {row.pairs} pairs: {_step(bench, row)}", _columns(_HEAD)]
@@ -51,7 +51,7 @@ def terminal_table(bench: StepBench) -> str:
 
 
 def page(bench: StepBench) -> str:
-    """The page of a result: hardware, command, every table."""
+    """Return the page of a result: hardware, command, every table."""
     lines = [
         f"# Where a training step's time goes ({bench.environment['device']})",
         "",
@@ -71,13 +71,13 @@ def page(bench: StepBench) -> str:
 
 
 def page_name(bench: StepBench) -> str:
-    """step_<card>_<yyyymm>.md"""
+    """Return step_<card>_<yyyymm>.md."""
     year, month, _ = str(bench.environment["started"]).split("-", 2)
     return f"step_{card(str(bench.environment['device']))}_{year}{month}.md"
 
 
 def part_lines(row: StepRow) -> list[tuple[str, ...]]:
-    """A line for every part, and one for the whole step."""
+    """Return a line for every part, and a line for the whole step."""
     parts = [(p.part, p.seconds, p.launches, p.floor_s) for p in row.parts]
     return [
         (

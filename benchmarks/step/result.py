@@ -63,12 +63,12 @@ class StepRow:
 
     @property
     def floor_s(self) -> float:
-        """Of the parts that have one."""
+        """Return the sum of the floors of all parts with a floor."""
         return sum(part.floor_s or 0.0 for part in self.parts)
 
     @property
     def sample_cost(self) -> float:
-        """Units an image costs."""
+        """Return the cost of an image in units."""
         return SimCLRMethod(size=SIZE).sample_cost(Compression(self.p, self.drop))
 
     @property
@@ -81,21 +81,21 @@ class StepRow:
 
 
 def part_times(steps: Sequence[TracedStep], floors: Mapping[Part, float]) -> tuple[PartTime, ...]:
-    """Means over steps, of every part."""
+    """Return every part's means over steps."""
     found = _means(steps, lambda work: work.part)
     found["gaps"] = sum(step.idle_s for step in steps) / len(steps), 0
     return tuple(PartTime(part, *found.get(part, (0.0, 0)), floors.get(part)) for part in PARTS)
 
 
 def longest_kernels(steps: Sequence[TracedStep]) -> tuple[NamedTime, ...]:
-    """The LONGEST names, in a mean over steps."""
+    """Return the LONGEST longest kernels by name, in a mean over steps."""
     found = _means(steps, lambda work: (work.name, work.part))
     longest = sorted(found.items(), key=lambda item: item[1], reverse=True)[:LONGEST]
     return tuple(NamedTime(*name_part, *mean) for name_part, mean in longest)
 
 
 def _means(steps: Sequence[TracedStep], key: Callable[[Work], K]) -> dict[K, tuple[float, int]]:
-    """Seconds and launches a step, of all works of one key."""
+    """Return seconds and launches per step for each key."""
     works: dict[K, list[float]] = {}
     for work in (work for step in steps for work in step.works):
         works.setdefault(key(work), []).append(work.own_s)
@@ -116,12 +116,12 @@ class StepBench:
     elapsed_s: float
 
     def of_peak(self, row: StepRow) -> float:
-        """What the encoder's matrix products alone would take at the peak, by the step's time."""
+        """Return the encoder's matrix product time at peak rate as a share of the step's time."""
         floors = (part.floor_s or 0.0 for part in row.parts if part.part == "matrix products")
         return sum(floors) / row.step.median_s
 
     def alone_of_counted(self, row: StepRow) -> float | None:
-        """What the step realises of its counted speed-up, against the model's uncompressed one."""
+        """Return the realised fraction of the counted speed-up over the uncompressed step."""
         plain = next((r for r in self.rows if r.model == row.model and r.is_uncompressed), None)
         if plain is None:
             return None

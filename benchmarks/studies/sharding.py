@@ -1,4 +1,4 @@
-"""How fast pictures become shards, beside the webdataset library's ShardWriter, and in what memory.
+"""Speed and memory of making shards, compared with the webdataset library's ShardWriter.
 
     python -m accelssl.benchmarks.studies.sharding PICTURES WORK --files 3000
 
@@ -108,7 +108,7 @@ def in_a_process_of_its_own(way: str, source: Path, out: Path) -> dict[str, Any]
 
 
 def page(speeds: dict[str, list[float]], files: int, memory: dict[int, dict[str, Any]]) -> str:
-    """What was measured, in Markdown."""
+    """Return the measurements in Markdown."""
     base = statistics.median(speeds["shard_writer_verified"])
     lines = [
         f"{files:,} files; {platform.processor() or platform.machine()}, {os.cpu_count()} cores; "

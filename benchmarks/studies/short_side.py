@@ -1,4 +1,4 @@
-"""What `shard-imagenet --short-side` saves, and what it does to the crops that training sees.
+"""Savings of `shard-imagenet --short-side`, and its effect on the crops for training.
 
     python -m accelssl.benchmarks.studies.short_side PICTURES WORK --short-side 256
 
@@ -61,16 +61,16 @@ class PackedPictures:
 
     @property
     def mean_bytes(self) -> float:
-        """Of a file."""
+        """Return the mean size of a file in bytes."""
         return sum(map(len, self.files)) / len(self)
 
     @property
     def mean_pixels(self) -> float:
-        """Of a picture."""
+        """Return the mean number of pixels of a picture."""
         return float(self.sizes_N2.prod(axis=1).mean())
 
     def windows(self, epoch: int) -> Windows:
-        """windows_N4 as the loader draws them."""
+        """Return windows_N4 as the loader draws them."""
         return random_windows(VIEW, 0, 0, epoch, np.arange(len(self)), self.sizes_N2)
 
     def crops(self, windows: Sequence[Windows], side: int) -> Iterator[NDArray[np.uint8]]:
@@ -144,7 +144,7 @@ def _decode_and_crop(pictures: PackedPictures) -> None:
 def differences_2N(
     one: PackedPictures, other: PackedPictures, windows: tuple[Windows, Windows]
 ) -> Floats:
-    """Of crops of one set and the other: mean absolute difference in levels, PSNR in dB.
+    """Compare the crops of two sets: mean absolute difference in levels, PSNR in dB.
 
     `windows` are those of the one and of the other. Equal crops have an infinite PSNR.
     """
@@ -159,7 +159,7 @@ def differences_2N(
 
 
 def enlargement(windows: Windows) -> Floats:
-    """How many times larger than its window each crop is, by the root of the areas' ratio."""
+    """Return each crop's enlargement of its window, as the root of the areas' ratio."""
     height, width = (windows[:, 2:] - windows[:, :2]).astype(float).T
     return np.asarray(VIEW.size / np.sqrt(height * width))
 
@@ -184,7 +184,7 @@ def compare(full: PackedPictures, shrunk: PackedPictures, epochs: int) -> Crops:
 
 
 def is_smaller(full: PackedPictures, shrunk: PackedPictures) -> NDArray[np.bool_]:
-    """Which of the N pictures were made smaller."""
+    """Return a mask of the N pictures: True for each picture that was made smaller."""
     return np.asarray((full.sizes_N2 != shrunk.sizes_N2).any(axis=1))
 
 

@@ -25,7 +25,7 @@ Rates = dict[str, list[tuple[float, float]]]
 
 
 class Cost(NamedTuple):
-    """Of a picture of a set, on average; packing in seconds of CPU time."""
+    """Average cost of a picture of a set; packing in seconds of CPU time."""
 
     size_bytes: float
     pixels: float
@@ -39,13 +39,13 @@ class Crops:
     area_N: Floats
     """The window's share of its picture."""
     factors_2N: Floats
-    """How many times larger the crop is than its window."""
+    """Enlargement from the window to the crop."""
     drawn_2N: Floats
     """Differences between windows as the loader draws them in each."""
     same_2N: Floats
     """Differences between exactly the same parts of the pictures."""
     is_smaller_N: NDArray[np.bool_]
-    """Whether the picture was made smaller."""
+    """True for each picture that was made smaller."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class WayResult:
 
     name: str
     size_bytes: float | None
-    """Of a picture on average; None where nothing is lost, which JPEGs cannot."""
+    """Average size of a picture; None for lossless storage, which JPEG does not offer."""
     seconds: float
-    """Of CPU time, to decode, shrink and encode one."""
+    """CPU time to decode, shrink and encode a picture."""
     decoded_per_s: float
-    """By Pillow, in a second of CPU time."""
+    """Pictures that Pillow decodes in a second of CPU time."""
     off_N: Floats
     """In levels."""
     psnr_N: Floats
@@ -73,7 +73,7 @@ def page(
     crops: Crops,
     ways: Sequence[WayResult],
 ) -> str:
-    """What was measured; `costs` are those of full size and of the shrunk pictures."""
+    """Measurements; `costs` holds the costs of full-size and of shrunk pictures."""
     lines = [
         f"{len(is_smaller_N):,} pictures, {is_smaller_N.mean():.0%} of them with a shorter side "
         f"over {short_side}.",

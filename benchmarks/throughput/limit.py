@@ -1,4 +1,4 @@
-"""What limits a live run: the step, its launches, the decoder, the copies or the op."""
+"""Limits of a live run: the step, its launches, the decoder, the copies or the op."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -47,7 +47,7 @@ Table = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 
 
 def terminal_table(bench: ThroughputBench) -> str:
-    """Sources, then a line for each model and compression, goals and notes."""
+    """Return sources, then a line for each model and compression, goals and notes."""
     lines = [f"{bench.environment['device']}, batches of {bench.batch}, {bench.pictures}"]
     if bench.sources:
         lines += ["", *_columns(*source_table(bench.sources))]
@@ -76,7 +76,7 @@ def _legend(bench: ThroughputBench) -> list[str]:
 
 
 def page(bench: ThroughputBench, picture: str) -> str:
-    """The page of a result: hardware, command, goals, every figure; picture: the plot's name."""
+    """Return a result's page: hardware, command, goals, every figure; picture: the plot's name."""
     where = [f"- {name}: {value}" for name, value in bench.environment.items()]
     only = f", {bench.only} only" if bench.only else ""
     lines = [
@@ -132,7 +132,7 @@ def source_table(sources: Sequence[SourceTime]) -> Table:
 
 
 def rate_table(bench: ThroughputBench, rows: Sequence[Row]) -> Table:
-    """Rates and speed-ups."""
+    """Return the table of rates and speed-ups."""
     head = ("p", "drop", "kept", "images/s", "tokens/s", "units/s", "counted", "realised")
     lines = [
         (
@@ -156,7 +156,7 @@ def rate_table(bench: ThroughputBench, rows: Sequence[Row]) -> Table:
 
 
 def time_table(bench: ThroughputBench, rows: Sequence[Row]) -> Table:
-    """Milliseconds, operations and memory."""
+    """Return the table of milliseconds, operations and memory."""
     head = ("p", "drop", "step ms", "10th to 90th", "live ms", "10th to 90th", "tax ms", "op ms")
     more = ("launch ms", "first s", "TFLOP/s", "of peak", "memory GB", "cores")
     lines = [
@@ -224,7 +224,7 @@ def _shown(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[int]:
 
 
 def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Right-aligned columns, the first one left; columns without a figure are left out."""
+    """Align columns right, the first column left; leave out columns without a figure."""
     shown = _shown(head, rows)
     widths = {i: max(len(line[i]) for line in (head, *rows)) for i in shown}
     return [

@@ -10,7 +10,7 @@ MOST_BYTES = 8 * 10**9
 
 
 def drop_from_cache(files: Iterable[str]) -> str | None:
-    """Drop them from the page cache; None if they are gone, else why that is not possible.
+    """Drop the files from the page cache; return None, or the reason if they are still there.
 
     The kernel may refuse without an error (tmpfs keeps its only copy there), so each file is then
     asked for pages without leave to wait for the disk: what still comes was cached.
@@ -48,7 +48,7 @@ def _still_cached(descriptor: int, path: str) -> str | None:
 
 
 def read_into_cache(files: Iterable[str]) -> str | None:
-    """Read them once, so that they come from memory; None if done, else why not."""
+    """Read the files once to fill the page cache; return None, or the reason for a failure."""
     paths = []
     for path in files:
         if not Path(path).is_file():
@@ -65,7 +65,7 @@ def read_into_cache(files: Iterable[str]) -> str | None:
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping, as Linux estimates it; else what is free."""
+    """Return Linux's estimate of memory available without swapping; else the free memory."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

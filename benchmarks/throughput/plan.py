@@ -1,4 +1,4 @@
-"""What bench-throughput measures: on a GPU, quickly, and on a CPU."""
+"""Plans of bench-throughput: for a GPU, for a quick run, and for a CPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ class Plan:
         return self.only != "step"
 
     def has(self, part: Part) -> bool:
-        """Whether a part is measured alone."""
+        """Return True if the plan measures this part."""
         return self.only in (None, part)
 
 
@@ -101,7 +101,7 @@ def plan_of(
 
 
 def check(plan: Plan) -> None:
-    """UserError for a plan that cannot be measured."""
+    """Raise UserError for a plan that cannot be measured."""
     for name in ("models", "compressions"):
         values = getattr(plan, name)
         if not values:
@@ -124,7 +124,7 @@ def check(plan: Plan) -> None:
 
 
 def parse_part(text: str) -> Part:
-    """The part that --only names."""
+    """Return the part that --only names."""
     for part in PARTS:
         if part == text:
             return part
@@ -134,12 +134,12 @@ def parse_part(text: str) -> Part:
 
 
 def parse_models(text: str) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Parse model names separated by commas."""
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
 
 
 def parse_compressions(text: str) -> tuple[Compression, ...]:
-    """P:DROP with commas between them, as in 16:0,30:0.5. UserError for anything else."""
+    """Parse P:DROP pairs separated by commas: 16:0,30:0.5. Raise UserError for other text."""
     return tuple(_compression(part.strip()) for part in text.split(",") if part.strip())
 
 
@@ -157,5 +157,5 @@ def _compression(text: str) -> Compression:
 
 
 def strongest(compressions: Sequence[Compression]) -> Compression:
-    """The one that keeps the fewest patches."""
+    """Return the compression that keeps the fewest patches."""
     return min(compressions, key=lambda compression: compression.keep(SIZE))

@@ -17,7 +17,7 @@ BAR = 0.38
 
 
 def write_plot(bench: ThroughputBench, path: Path) -> None:
-    """A PNG with a column for each model of `bench`, which has rows."""
+    """Write a PNG with a column for each model of `bench`; `bench` must have rows."""
     models = list(dict.fromkeys(row.model for row in bench.rows))
     figure = Figure(figsize=(WIDTH_IN * len(models), HEIGHT_IN), layout="constrained")
     axes = figure.subplots(2, len(models), squeeze=False)

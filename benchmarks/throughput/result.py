@@ -1,4 +1,4 @@
-"""What bench-throughput found: as data, as a table for the terminal, as a page."""
+"""Result of bench-throughput: as data, as a table for the terminal, as a page."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -42,18 +42,18 @@ class ThroughputBench:
         return row.flops_per_s / self.peak.flops_per_s if self.peak else None
 
     def uncompressed(self, model: str) -> Row | None:
-        """The row that a model's speed-ups are against."""
+        """Return the baseline row of a model's speed-ups."""
         plain = (UNCOMPRESSED.p, UNCOMPRESSED.drop)
         rows = (row for row in self.rows if (row.model, row.p, row.drop) == (model, *plain))
         return next(rows, None)
 
     def counted(self, row: Row) -> float | None:
-        """Units of an uncompressed image by those of an image of this row."""
+        """Return the units of an uncompressed image divided by the units of this row's image."""
         plain = self.uncompressed(row.model)
         return plain.sample_cost / row.sample_cost if plain else None
 
     def realised(self, row: Row) -> float | None:
-        """Rate of the live run by that of the uncompressed live run."""
+        """Return the live run's rate divided by the uncompressed live run's rate."""
         plain = self.uncompressed(row.model)
         if not (plain and plain.live and row.live):
             return None
@@ -64,14 +64,14 @@ class ThroughputBench:
         return realised / counted if counted and realised else None
 
     def alone_of_counted(self, row: Row) -> float | None:
-        """What the steps alone realise, without data, of the counted speed-up."""
+        """Return the fraction of the counted speed-up that the steps realise without data."""
         plain, counted = self.uncompressed(row.model), self.counted(row)
         if not (plain and counted):
             return None
         return plain.synthetic.median_s / row.synthetic.median_s / counted
 
     def limit(self, row: Row) -> Limit | None:
-        """What limits the live run; the loader's rate is that measured nearest in tokens.
+        """Return the limit of the live run; use the loader rate measured nearest in tokens.
 
         None where too little was measured to tell.
         """
@@ -103,7 +103,7 @@ class ThroughputBench:
         return min(loaders, key=gap).time.median_s
 
     def doubts(self) -> list[str]:
-        """What cannot be so: rows whose live run, which does more, was the faster one."""
+        """Return a warning for each row whose live run was faster than its step without data."""
         return [
             f"{row.name}: live at {row.of_synthetic:.0%} of the rate of the step alone. Something "
             "else slowed the step down: measure again on an idle machine."
@@ -112,7 +112,7 @@ class ThroughputBench:
         ]
 
     def goals(self) -> list[Goal]:
-        """The goals, for a GPU and all parts: a CPU has none."""
+        """Return the goals for a GPU and all parts; a CPU has no goals."""
         if self.environment["device"] == "cpu" or self.only:
             return []
         base = [row for row in self.rows if row.model == GOAL_MODEL]
@@ -161,7 +161,7 @@ class ThroughputBench:
         return terminal_table(self)
 
     def to_markdown(self, picture: str) -> str:
-        """The page. picture: the name of the plot beside it."""
+        """Return the page. picture: the name of the plot in the page's folder."""
         from accelssl.benchmarks.throughput.page import page
 
         return page(self, picture)

@@ -66,7 +66,7 @@ class Row:
 
     @property
     def best(self) -> Timing:
-        """The live run where there is one, else the synthetic."""
+        """Return the live run if it exists, else the synthetic run."""
         return self.live or self.synthetic
 
     @property
@@ -84,15 +84,15 @@ class Row:
 
     @property
     def of_synthetic(self) -> float | None:
-        """Rate of the live run, as a fraction of that of the step alone."""
+        """Return the live run's rate as a fraction of the rate of the step without data."""
         return self.synthetic.median_s / self.live.median_s if self.live else None
 
     @property
     def tax_s(self) -> float | None:
-        """What data adds to a step."""
+        """Return the seconds that data adds to a step."""
         return self.live.median_s - self.synthetic.median_s if self.live else None
 
     @property
     def flops_per_s(self) -> float:
-        """Of the step alone."""
+        """Return the operations per second of the step without data."""
         return self.flops / self.synthetic.median_s

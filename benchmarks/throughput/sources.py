@@ -97,7 +97,7 @@ class Sources:
         return Loader(self._split, views.simclr(SIZE), self._options)
 
     def copy_s(self) -> float | None:
-        """Seconds in which a batch of encoded images reaches the GPU, one copy each."""
+        """Measure the seconds to copy a batch of encoded images to the GPU, one copy each."""
         device = self._options.device
         if device.type != "cuda":
             return None
@@ -137,7 +137,7 @@ class Sources:
 
 
 def next_batch(loader: Loader, compression: Compression) -> Batch:
-    """The next batch as training takes it, when the one after it is compressed alike."""
+    """Return training's next batch; the batch after has the same compression."""
     pair = (compression, compression)
     return loader.next(pair, then=pair)
 

@@ -1,4 +1,4 @@
-"""How long a step of an endless loop takes: windows of many steps, each closed by a wait.
+"""Timing of an endless loop's steps: windows of many steps, each closed by a wait.
 
 Nothing waits for the device within a window, as nothing does in training; the wait at its end costs
 the device one idle moment in many steps.
@@ -30,7 +30,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class Loop:
-    """What was measured: seconds a step, and processor cores kept busy meanwhile."""
+    """Result of a measurement: seconds per step, and the number of busy processor cores."""
 
     time: Timing
     cpu_cores: float
@@ -81,6 +81,6 @@ def wait_for(device: torch.device) -> None:
 
 
 def cpu_seconds() -> float:
-    """Processor time of this process and of its children that have ended, in seconds."""
+    """Return the processor time of this process and its ended children, in seconds."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -133,7 +133,7 @@ def _tokens(
 
 
 def op_time(compression: Compression, options: LoaderOptions) -> Timing:
-    """The op on both views of a batch, with SimCLR's augmentation: seconds a batch."""
+    """Time the op on both views of a batch, with SimCLR's augmentation: seconds a batch."""
     sets = InputPool(options.batch, options.device).sets(compression, "blur")[:OP_SETS]
 
     def both_views(first: int) -> Callable[[], object]:

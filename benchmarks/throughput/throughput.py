@@ -1,4 +1,4 @@
-"""What each part of training does alone, and what all do together: images and tokens a second.
+"""Throughput of each part of training alone and of all together: images and tokens a second.
 
 `accelssl bench-throughput` calls bench_throughput and write_page. Decoder, loader, op and step are
 measured alone, then the step fed by the loader, as training has it, for each model and compression;
@@ -200,14 +200,14 @@ class _Measurement:
 
 
 def refuse_unknown_models(configs: Iterable[TrainConfig]) -> None:
-    """UserError for a model that does not exist, before minutes are spent."""
+    """Raise UserError for an unknown model before any measurement."""
     with torch.device("meta"):
         for config in configs:
             build(config)
 
 
 def measured_environment(device: torch.device) -> dict[str, Any]:
-    """Versions, hardware, command, and the variables that matter to speed on a GPU."""
+    """Return versions, hardware, command, and the variables that affect speed on a GPU."""
     found = environment(device)
     for package in ("torchvision", "pillow"):
         with suppress(metadata.PackageNotFoundError):

@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _is_of_an_interrupt(error: BaseException | None) -> bool:
-    """Whether it came of Ctrl-C in an import: packages make errors of their own of that."""
+    """Return True if Ctrl-C during an import caused the error; packages wrap KeyboardInterrupt."""
     while error and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -84,7 +84,7 @@ def _refuse(what: str, remedy: str) -> NoReturn:
 
 
 def _set_defaults_of_the_environment() -> None:
-    """What must be set before torch is loaded; the user's own settings win."""
+    """Set defaults that must precede the import of torch; keep the user's own settings."""
     from accelssl.pipeline.decode.hardware_queues import set_hardware_queues
 
     set_hardware_queues()

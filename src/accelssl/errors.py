@@ -1,8 +1,8 @@
-"""The one exception that means: the input is at fault, and here is what to do."""
+"""The exception for faulty input; its message says what to do."""
 
 
 class UserError(Exception):
-    """Bad input: what is wrong with the values, then what to do. The command line exits with 2.
+    """Bad input: the fault in the values, then the remedy. The command line exits with 2.
 
     Raise it for anything a user can cause (paths, options, files, sizes). Anything else that goes
     wrong is a bug of ours and keeps its traceback.

@@ -11,7 +11,7 @@ from accelssl.errors import UserError
 
 @contextmanager
 def whole_file(path: Path, partial: Path | None = None) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of `path` once the block is through.
+    """Yield a file to write; the file replaces `path` when the block ends.
 
     Until then it is `partial`, by default path's name and .part beside it. An exception, of the
     block or of the disk, removes that and is raised on.
@@ -30,7 +30,7 @@ def whole_file(path: Path, partial: Path | None = None) -> Iterator[IO[bytes]]:
 
 
 def refuse_existing(path: Path, replaces: bool) -> None:
-    """UserError for a file that is there, unless it is to be replaced."""
+    """Raise UserError for an existing file, unless it is to be replaced."""
     if path.exists() and not replaces:
         raise UserError(f"{path} exists already.", "Add --force to replace it, or name another.")
 

@@ -8,7 +8,7 @@ SUFFIXES = ((1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"))
 
 
 def quantity(value: float | None) -> str:
-    """Three significant digits with the suffix k, M, G or T; an en dash for nothing or NaN.
+    """Format three significant digits with suffix k, M, G or T; an en dash for nothing or NaN.
 
     >>> quantity(200_000), quantity(1_281_167), quantity(999.6), quantity(0.0123)
     ('200k', '1.28M', '1k', '0.0123')
@@ -29,7 +29,7 @@ def quantity(value: float | None) -> str:
 
 
 def duration(value_s: float | None) -> str:
-    """Seconds in the two units that matter.
+    """Format seconds in the two largest units.
 
     >>> duration(4.21), duration(65), duration(7500), duration(90_000)
     ('4.2 s', '1 min 05 s', '2 h 05 min', '1 d 1 h')
@@ -51,14 +51,14 @@ def duration(value_s: float | None) -> str:
 
 
 def percent(value: float | None, decimals: int = 1) -> str:
-    """A figure already in per cent: 61.3%."""
+    """Format a figure that is already in per cent: 61.3%."""
     if value is None or not math.isfinite(value):
         return ABSENT
     return f"{value:.{decimals}f}%"
 
 
 def times(value: float | None) -> str:
-    """A ratio as a factor, to two decimals: 2.81x with the multiplication sign."""
+    """Format a ratio as a factor, to two decimals: 2.81x with the multiplication sign."""
     if value is None or not math.isfinite(value):
         return ABSENT
     # What is computed in two ways may differ in its last digits, and 5.625 is rounded by them.
@@ -66,12 +66,12 @@ def times(value: float | None) -> str:
 
 
 def compression(p: float, drop: float) -> str:
-    """The name of a compression in plots and tables: p30 d0.5."""
+    """Return the name of a compression in plots and tables: p30 d0.5."""
     return f"p{p:g} d{drop:g}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table for the terminal: the first column to the left, the others to the right.
+    """Return a terminal table's lines: the first column aligned left, the others right.
 
     >>> aligned([["", "a"], ["row", "12"]])
     ['      a', 'row  12']

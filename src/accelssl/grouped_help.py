@@ -12,7 +12,7 @@ MACHINE = "On this machine"
 
 
 class GroupedHelp(TyperCommand):
-    """Options stand under their `rich_help_panel`, those without one under "Options"."""
+    """Help with options grouped by `rich_help_panel`; others stand under "Options"."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -28,7 +28,7 @@ class GroupedHelp(TyperCommand):
 
 
 class WholeSentences(TyperGroup):
-    """What a command is for takes as many lines as it takes; elsewhere it is cut after one."""
+    """Help that shows a command's whole description; typer's own help cuts it after one line."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}

@@ -1,11 +1,11 @@
-"""JSON that somebody else may have written."""
+"""Parser for JSON from untrusted files."""
 
 import json
 from typing import Any
 
 
 def parsed(text: str) -> Any:
-    """What it holds. ValueError for all that holds nothing, also brackets without end."""
+    """Return the parsed value. Raise ValueError for invalid JSON, also for endless brackets."""
     try:
         return json.loads(text)
     except RecursionError:

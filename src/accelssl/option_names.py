@@ -1,4 +1,4 @@
-"""What settings are called on the command line, for messages to whoever gave them there.
+"""Names of settings on the command line, for messages to users of the command line.
 
 A message names the option that was given, or could be, not the field that holds its value. A field
 that no option sets is named as it is: so a file has it.
@@ -9,17 +9,17 @@ OPTIONS: dict[str, dict[str, str]] = {}
 
 
 def _command(name: str, as_they_are: str, **otherwise: str) -> None:
-    """Options are called as what they set, with dashes, unless said `otherwise`."""
+    """Map each setting to its option: the name with dashes, except for names in `otherwise`."""
     OPTIONS[name] = {each: with_dashes(each) for each in as_they_are.split()} | otherwise
 
 
 def with_dashes(name: str) -> str:
-    """'auto_share' as '--auto-share'."""
+    """Return 'auto_share' as '--auto-share'."""
     return f"--{name.replace('_', '-')}"
 
 
 def option_of(name: str, command: str = "train") -> str:
-    """The option of a command that sets what is called `name`; the name itself where none does."""
+    """Return the command's option that sets `name`; the name itself if no option sets it."""
     return OPTIONS[command].get(name, name)
 
 

@@ -1,4 +1,4 @@
-"""What a long command does at the moment, on standard error: shown on a terminal, where nobody
+"""Progress of a long command on standard error: shown on a terminal, where nobody
 looks on a line every half minute."""
 
 import sys
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 
 
 def line_is_due() -> Callable[[], bool]:
-    """What says yes when no line was due for LINE_EVERY_S."""
+    """Return a function that returns True at most once in LINE_EVERY_S."""
     said_s = time.monotonic()
 
     def is_due() -> bool:
@@ -28,7 +28,7 @@ def line_is_due() -> Callable[[], bool]:
 
 @contextmanager
 def telling() -> Iterator[Callable[[str], None]]:
-    """Yields what hears of each thing that is begun."""
+    """Yield a function to call with each step that begins."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -54,7 +54,7 @@ def telling() -> Iterator[Callable[[str], None]]:
 
 
 def told(items: Iterable[Item], what: str, total: int, shown: bool = True) -> Iterator[Item]:
-    """The items, counted while they are taken; `total` is how many there are."""
+    """Yield the items and show their count; `total` is the number of items."""
     from rich.console import Console
     from rich.progress import track
 
