@@ -30,7 +30,7 @@ class AutoOptions(NamedTuple):
 
 
 UNSAID = AutoOptions()
-"""Options of a command line without --auto-* options."""
+"""The four options, none of them given."""
 
 
 @dataclass(frozen=True)
