@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from accelssl.train.optim.adamw import AdamW, _on_gpu, adamw, clip_each, weight_decay_at
+from accelssl.switches import KERNELS, TORCH
+from accelssl.train.optim.adamw import (
+    AdamW,
+    _has_kernel,
+    _on_gpu,
+    adamw,
+    clip_each,
+    weight_decay_at,
+)
 
 
 def module(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -229,3 +237,13 @@ def test_each_group_has_numbers_of_its_own() -> None:
         theirs.step()
     for a, b in zip(ours.param_groups, theirs.param_groups, strict=True):
         torch.testing.assert_close(a["params"][0], b["params"][0], rtol=1e-5, atol=1e-6)
+
+
+def test_its_kernel_takes_float32_parameters_unless_switched_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton")
+    single, double = ([{"params": [torch.zeros(4, dtype=d)]}] for d in (torch.float, torch.double))
+    assert _has_kernel(single) and not _has_kernel(double)
+    monkeypatch.setenv(KERNELS, TORCH)
+    assert not _has_kernel(single)
