@@ -1,4 +1,4 @@
-"""What deviations.py compares: steps of the augmentation, each as others do it, and pictures."""
+"""Steps of the augmentation as others do them, and pictures, which deviations.py compares."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -128,7 +128,7 @@ def _compared(
 def _levels(
     crops_NHWC: Tensor, step: Step, implementation: Implementation, device: torch.device
 ) -> Tensor:
-    """What the op makes of the crops, in 8-bit levels, NCHW: its tokens, put together again."""
+    """Return the op's crops in 8-bit levels, NCHW: its tokens, put together again."""
     n, side = crops_NHWC.shape[:2]
     grid = side // BASE_SIDE
     params = torch.from_numpy(identity(n))

@@ -80,9 +80,8 @@ class Recipe:
 
     def make(self, data: str, **options: Any) -> TrainConfig:
         """Return the configuration for the shard set at `data`; options override settings."""
-        chosen = self.settings | options
-        if "schedule" in options:
-            chosen.pop("auto", None)
+        replaced = {"auto"} if "schedule" in options else set()
+        chosen = {k: v for k, v in self.settings.items() if k not in replaced} | options
         model, budget, schedule, algo = (
             chosen.pop(name) for name in ("model", "budget", "schedule", "algo")
         )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from accelssl.train.config.named_recipes import (
     recipe_text,
     shipped,
 )
+from accelssl.train.config.new_config import new_config
 from accelssl.train.config.recipe_pages import recipes_text
 from accelssl.train.config.schedule import constant
 from accelssl.train.methods import METHODS
@@ -138,10 +140,24 @@ def test_a_run_of_a_recipe_is_repeated_by_the_recipe_that_it_writes(
 def test_a_run_that_chooses_its_compressions_is_repeated_too(tmp_path: Path) -> None:
     chooses = {"auto": Auto(0.03, (0.0, 0.5), (16, 30), (0.0, 0.5)), "schedule": BEFORE}
     config = find("moco_small").make("shards", **chooses)
+    assert config.auto == chooses["auto"]
     path = tmp_path / "recipe.toml"
     path.write_text(recipe_text(config))
     assert find(str(path)).make("shards") == config
     assert find(str(path)).make("shards", schedule=P30_HALVED).auto is None
+
+
+@pytest.mark.parametrize("chosen", [{"small": True, "named": None}, {"small": False}])
+def test_schedule_auto_wins_over_the_schedule_of_a_recipe(chosen: dict[str, Any]) -> None:
+    asked = {"named": find("moco_small")} | chosen
+    config = new_config(
+        algo="moco",
+        data="shards",
+        compression=(None, None, "auto"),
+        options={"budget": 1e6},
+        **asked,
+    )
+    assert config.auto == Auto() and config.head_hidden == 2048
 
 
 FILE = """
